@@ -1,0 +1,1 @@
+"""attnspec: the executable standard for multi-head attention."""
