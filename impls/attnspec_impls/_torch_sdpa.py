@@ -1,0 +1,107 @@
+"""The contract's answer from `torch.nn.functional.scaled_dot_product_attention`.
+
+Where torch's own answer differs, the call is prepared or its result mended:
+
+- a query that sees nothing: what comes out differs by backend, so such a query is shown everything and its
+  row cleared afterwards;
+- causal with two lengths: torch stands query 0 at key 0, the contract the last query at the last key;
+- a mask together with `is_causal`: torch refuses it or, by backend, takes it;
+- a row whose scores are all NaN: the fused CPU kernel returns zeros.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import dropout as drop
+from torch.nn.functional import scaled_dot_product_attention
+
+from ._formula import attention_weights, visible_keys
+from ._types import Bias, HeadOutput, Mask, Weights, Window
+
+
+def torch_attention(
+    query: Float[Tensor, "batch heads q_len d_k"],
+    key: Float[Tensor, "batch kv_heads kv_len d_k"],
+    value: Float[Tensor, "batch kv_heads kv_len d_v"],
+    *,
+    mask: Mask | None = None,
+    bias: Bias | None = None,
+    causal: bool = False,
+    window: Window | None = None,
+    softcap: float | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    return_weights: bool = False,
+) -> HeadOutput | tuple[HeadOutput, Weights]:
+    """Attend by torch's fused kernels where they can, by the formula where they cannot.
+
+    They cannot cap scores, show weights, or tell an empty axis from a full one. See `math_core` for the
+    arguments.
+    """
+    q_len, kv_len = query.shape[-2], key.shape[-2]
+    visible = visible_keys(query, key, mask=mask, causal=causal, window=window)
+    if softcap is not None or return_weights or 0 in (query.shape[0], q_len, kv_len):
+        return _formula(
+            query, key, value, visible=visible, bias=bias, softcap=softcap, scale=scale,
+            dropout=dropout, return_weights=return_weights,
+        )  # fmt: skip
+    # The one causal case in which torch and the contract mean the same; the kernel then skips half the work.
+    square = causal and mask is None and bias is None and window is None and q_len == kv_len
+    visible = None if square else visible
+    allowed, dead = _show_dead_rows_everything(visible, bias)
+    output = scaled_dot_product_attention(
+        query, key, value, attn_mask=allowed, dropout_p=dropout, is_causal=square, scale=scale,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )  # fmt: skip
+    output = output.masked_fill(_rows_of_nan(query, key, visible=visible, causal=square), float("nan"))
+    return output if dead is None else output.masked_fill(dead, 0.0)
+
+
+def _show_dead_rows_everything(
+    visible: Mask | None, bias: Bias | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the mask to hand to torch, without a row that forbids everything, and where there was one.
+
+    With a bias the mask is a float: the bias where a key is visible and `-inf` elsewhere.
+    """
+    if bias is None and visible is None:
+        return None, None
+    if bias is None:
+        dead = ~visible.any(-1, keepdim=True)
+        return visible | dead, dead
+    added = bias if visible is None else torch.where(visible, bias, float("-inf"))
+    dead = (added == float("-inf")).all(-1, keepdim=True)
+    return added.masked_fill(dead, 0.0), dead
+
+
+def _rows_of_nan(
+    query: Float[Tensor, "batch heads q_len d_k"],
+    key: Float[Tensor, "batch kv_heads kv_len d_k"],
+    *,
+    visible: Mask | None,
+    causal: bool,
+) -> Bool[Tensor, "batch heads #q_len 1"]:
+    """Say which queries are NaN or see nothing but keys that are; one pass over queries and keys."""
+    lost = key.isnan().any(-1).repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    if visible is not None:
+        only = (lost[:, :, None] | ~visible).all(-1, keepdim=True)
+    elif causal:
+        only = lost.cummin(-1).values[..., None]
+    else:
+        only = lost.all(-1)[..., None, None]
+    return query.isnan().any(-1, keepdim=True) | only
+
+
+def _formula(
+    query: Tensor, key: Tensor, value: Tensor, *, visible: Tensor | None, bias: Tensor | None,
+    softcap: float | None, scale: float | None, dropout: float, return_weights: bool,
+) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+    """Compute what the fused kernels do not offer, at their precision: scores in at least float32."""
+    group = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
+    wide = torch.promote_types(query.dtype, torch.float32)
+    weights = attention_weights(
+        query.to(wide), key.to(wide), visible=visible, bias=bias, softcap=softcap, scale=scale
+    ).to(query.dtype)
+    output = drop(weights, dropout) @ value
+    return (output, weights) if return_weights else output
