@@ -1,7 +1,5 @@
 """Four projections kept apart, and canonical weights in and out of `torch.nn.Linear`."""
 
-from typing import Self
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -16,13 +14,15 @@ def load_linear(
     """Copy a matrix and a bias into `linear`; no bias is a bias of zeros."""
     with torch.no_grad():
         linear.weight.copy_(weight)
-        if linear.bias is not None:
-            linear.bias.copy_(torch.zeros_like(linear.bias) if bias is None else bias)
+        if bias is not None:
+            linear.bias.copy_(bias)
+        elif isinstance(linear.bias, Tensor):
+            linear.bias.zero_()
 
 
-def copied(parameter: Tensor | None) -> Tensor | None:
-    """Return a copy that shares neither memory nor history with a parameter; None stays None."""
-    return None if parameter is None else parameter.detach().clone()
+def copied(_: str, parameter: Tensor) -> Tensor:
+    """Return a copy that shares neither memory nor history with a named parameter."""
+    return parameter.detach().clone()
 
 
 class SeparateProjections(nn.Module):
@@ -58,7 +58,7 @@ class SeparateProjections(nn.Module):
         """
         super().__init__()
         check_layer_sizes(type(self).__name__, d_model, heads, kv_heads, dropout)
-        self.d_model, self.heads, self.dropout = d_model, heads, dropout
+        self.d_model, self.heads, self.dropout, self.has_bias = d_model, heads, dropout, bias
         self.kv_heads = heads if kv_heads is None else kv_heads
         kv_width = self.kv_heads * (d_model // heads)
         self.W_q = nn.Linear(d_model, d_model, bias=bias)
@@ -66,7 +66,7 @@ class SeparateProjections(nn.Module):
         self.W_v = nn.Linear(d_model, kv_width, bias=bias)
         self.W_o = nn.Linear(d_model, d_model, bias=bias)
 
-    def load_canonical(self, weights: LayerWeights) -> Self:
+    def load_canonical(self, weights: LayerWeights) -> "SeparateProjections":
         """Copy canonical weights in, and return the layer.
 
         Raises:
@@ -74,7 +74,7 @@ class SeparateProjections(nn.Module):
         """
         check_layer_weights(
             type(self).__name__, weights, d_model=self.d_model, heads=self.heads, kv_heads=self.kv_heads,
-            d_k=self.d_model // self.heads, bias=self.W_o.bias is not None,
+            d_k=self.d_model // self.heads, bias=self.has_bias,
         )  # fmt: skip
         load_linear(self.W_q, weights.W_q, weights.b_q)
         load_linear(self.W_k, weights.W_k, weights.b_k)
@@ -84,7 +84,8 @@ class SeparateProjections(nn.Module):
 
     def canonical_weights(self) -> LayerWeights:
         """Return copies of the projections as canonical weights."""
-        named = {"q": self.W_q, "k": self.W_k, "v": self.W_v, "o": self.W_o}
-        tensors = {f"W_{name}": copied(linear.weight) for name, linear in named.items()}
-        tensors |= {f"b_{name}": copied(linear.bias) for name, linear in named.items()}
-        return LayerWeights(**tensors, heads=self.heads, kv_heads=self.kv_heads)  # type: ignore[arg-type]
+        return LayerWeights(
+            W_q=self.W_q.weight, W_k=self.W_k.weight, W_v=self.W_v.weight, W_o=self.W_o.weight,
+            b_q=self.W_q.bias, b_k=self.W_k.bias, b_v=self.W_v.bias, b_o=self.W_o.bias,
+            heads=self.heads, kv_heads=self.kv_heads,
+        ).map(copied)  # fmt: skip

@@ -32,29 +32,34 @@ def torch_attention(
     scale: float | None = None,
     dropout: float = 0.0,
     return_weights: bool = False,
-) -> HeadOutput | tuple[HeadOutput, Weights]:
+) -> tuple[HeadOutput, Weights | None]:
     """Attend by torch's fused kernels where they can, by the formula where they cannot.
 
-    They cannot cap scores, show weights, or tell an empty axis from a full one. See `math_core` for the
+    They cannot cap scores or show weights, and some cannot do with an empty axis. See `math_core` for the
     arguments.
+
+    Returns:
+        The output in the dtype of `query`; the weights if `return_weights` asks for them.
     """
     q_len, kv_len = query.shape[-2], key.shape[-2]
-    visible = visible_keys(query, key, mask=mask, causal=causal, window=window)
-    if softcap is not None or return_weights or 0 in (query.shape[0], q_len, kv_len):
-        return _formula(
-            query, key, value, visible=visible, bias=bias, softcap=softcap, scale=scale,
-            dropout=dropout, return_weights=return_weights,
-        )  # fmt: skip
+    if softcap is not None or return_weights or query.numel() == 0 or kv_len == 0:
+        visible = visible_keys(query, key, mask=mask, causal=causal, window=window)
+        output, weights = _formula(
+            query, key, value, visible=visible, bias=bias, softcap=softcap, scale=scale, dropout=dropout
+        )
+        return output, weights if return_weights else None
     # The one causal case in which torch and the contract mean the same; the kernel then skips half the work.
-    square = causal and mask is None and bias is None and window is None and q_len == kv_len
-    visible = None if square else visible
+    if causal and mask is None and bias is None and window is None and q_len == kv_len:
+        square, visible = True, None
+    else:
+        square, visible = False, visible_keys(query, key, mask=mask, causal=causal, window=window)
     allowed, dead = _show_dead_rows_everything(visible, bias)
     output = scaled_dot_product_attention(
         query, key, value, attn_mask=allowed, dropout_p=dropout, is_causal=square, scale=scale,
         enable_gqa=query.shape[1] != key.shape[1],
     )  # fmt: skip
     output = output.masked_fill(_rows_of_nan(query, key, visible=visible, causal=square), float("nan"))
-    return output if dead is None else output.masked_fill(dead, 0.0)
+    return (output if dead is None else output.masked_fill(dead, 0.0)), None
 
 
 def _show_dead_rows_everything(
@@ -64,9 +69,9 @@ def _show_dead_rows_everything(
 
     With a bias the mask is a float: the bias where a key is visible and `-inf` elsewhere.
     """
-    if bias is None and visible is None:
-        return None, None
     if bias is None:
+        if visible is None:
+            return None, None
         dead = ~visible.any(-1, keepdim=True)
         return visible | dead, dead
     added = bias if visible is None else torch.where(visible, bias, float("-inf"))
@@ -94,8 +99,8 @@ def _rows_of_nan(
 
 def _formula(
     query: Tensor, key: Tensor, value: Tensor, *, visible: Tensor | None, bias: Tensor | None,
-    softcap: float | None, scale: float | None, dropout: float, return_weights: bool,
-) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+    softcap: float | None, scale: float | None, dropout: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Compute what the fused kernels do not offer, at their precision: scores in at least float32."""
     group = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
@@ -103,5 +108,4 @@ def _formula(
     weights = attention_weights(
         query.to(wide), key.to(wide), visible=visible, bias=bias, softcap=softcap, scale=scale
     ).to(query.dtype)
-    output = drop(weights, dropout) @ value
-    return (output, weights) if return_weights else output
+    return drop(weights, dropout) @ value, weights

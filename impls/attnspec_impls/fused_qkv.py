@@ -5,8 +5,6 @@ them. Self-attention reads its input once instead of three times. Cross-attentio
 the three parts and applies each part's rows on their own.
 """
 
-from typing import Self
-
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
@@ -39,7 +37,7 @@ class FusedQKVAttention(nn.Module):
         """
         super().__init__()
         check_layer_sizes(type(self).__name__, d_model, heads, dropout=dropout)
-        self.d_model, self.heads, self.dropout = d_model, heads, dropout
+        self.d_model, self.heads, self.dropout, self.has_bias = d_model, heads, dropout, bias
         self.W_qkv = nn.Linear(d_model, 3 * d_model, bias=bias)
         self.W_o = nn.Linear(d_model, d_model, bias=bias)
 
@@ -104,12 +102,12 @@ class FusedQKVAttention(nn.Module):
     ) -> tuple[Float[Tensor, "batch heads _ d_k"], ...]:
         """Project three inputs, each by its third of the rows."""
         weights = self.W_qkv.weight.chunk(3)
-        biases = (None, None, None) if self.W_qkv.bias is None else self.W_qkv.bias.chunk(3)
+        biases = self.W_qkv.bias.chunk(3) if self.has_bias else (None, None, None)
         projected = (linear(x, weight, bias) for x, weight, bias in zip(inputs, weights, biases, strict=True))
         split = (self.heads, self.d_model // self.heads)
         return tuple(x.unflatten(-1, split).transpose(1, 2) for x in projected)
 
-    def load_canonical(self, weights: LayerWeights) -> Self:
+    def load_canonical(self, weights: LayerWeights) -> "FusedQKVAttention":
         """Fuse canonical weights, copy them in, and return the layer.
 
         Raises:
@@ -117,7 +115,7 @@ class FusedQKVAttention(nn.Module):
         """
         check_layer_weights(
             type(self).__name__, weights, d_model=self.d_model, heads=self.heads, kv_heads=self.heads,
-            d_k=self.d_model // self.heads, bias=self.W_o.bias is not None,
+            d_k=self.d_model // self.heads, bias=self.has_bias,
         )  # fmt: skip
         load_linear(self.W_qkv, *weights.fused("stacked"))
         load_linear(self.W_o, weights.W_o, weights.b_o)
@@ -126,10 +124,9 @@ class FusedQKVAttention(nn.Module):
     def canonical_weights(self) -> LayerWeights:
         """Return copies of the projections as canonical weights."""
         return LayerWeights.from_fused(
-            copied(self.W_qkv.weight), copied(self.W_qkv.bias),
-            copied(self.W_o.weight), copied(self.W_o.bias),
+            self.W_qkv.weight, self.W_qkv.bias, self.W_o.weight, self.W_o.bias,
             heads=self.heads, layout="stacked",
-        )  # fmt: skip
+        ).map(copied)  # fmt: skip
 
 
 IMPLEMENTATION = Implementation(
@@ -138,7 +135,7 @@ IMPLEMENTATION = Implementation(
     target=FusedQKVAttention,
     summary="one stacked projection for queries, keys and values",
     idea="One wide product instead of three narrow ones: fewer kernels, and the input is read once. The"
-    " matrix is stacked (3, heads, d_k); a checkpoint that is interleaved by head has the same shape and must not be"
-    " loaded as it is.",
+    " matrix is stacked (3, heads, d_k); a checkpoint that is interleaved by head has the same shape and must"
+    " not be loaded as it is.",
     projection="stacked",
 )

@@ -5,8 +5,6 @@ rows (`heads 3 d_k`), as BLOOM and GPT-NeoX keep them. The shape is that of a st
 loads into the other without a word; only the split tells them apart.
 """
 
-from typing import Self
-
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
@@ -39,7 +37,7 @@ class InterleavedQKVAttention(nn.Module):
         """
         super().__init__()
         check_layer_sizes(type(self).__name__, d_model, heads, dropout=dropout)
-        self.d_model, self.heads, self.dropout = d_model, heads, dropout
+        self.d_model, self.heads, self.dropout, self.has_bias = d_model, heads, dropout, bias
         self.W_qkv = nn.Linear(d_model, 3 * d_model, bias=bias)
         self.W_o = nn.Linear(d_model, d_model, bias=bias)
 
@@ -103,7 +101,7 @@ class InterleavedQKVAttention(nn.Module):
         self, *inputs: Float[Tensor, "batch _ d_model"]
     ) -> tuple[Float[Tensor, "batch heads _ d_k"], ...]:
         """Project three inputs, each by its rows of every head."""
-        biases = (None, None, None) if self.W_qkv.bias is None else self._rows_of_each(self.W_qkv.bias)
+        biases = self._rows_of_each(self.W_qkv.bias) if self.has_bias else (None, None, None)
         parts = zip(inputs, self._rows_of_each(self.W_qkv.weight), biases, strict=True)
         projected = (linear(x, weight, bias) for x, weight, bias in parts)
         split = (self.heads, self.d_model // self.heads)
@@ -114,7 +112,7 @@ class InterleavedQKVAttention(nn.Module):
         parts = fused.unflatten(0, (self.heads, 3, self.d_model // self.heads)).unbind(1)
         return tuple(part.flatten(0, 1) for part in parts)
 
-    def load_canonical(self, weights: LayerWeights) -> Self:
+    def load_canonical(self, weights: LayerWeights) -> "InterleavedQKVAttention":
         """Fuse canonical weights, copy them in, and return the layer.
 
         Raises:
@@ -122,7 +120,7 @@ class InterleavedQKVAttention(nn.Module):
         """
         check_layer_weights(
             type(self).__name__, weights, d_model=self.d_model, heads=self.heads, kv_heads=self.heads,
-            d_k=self.d_model // self.heads, bias=self.W_o.bias is not None,
+            d_k=self.d_model // self.heads, bias=self.has_bias,
         )  # fmt: skip
         load_linear(self.W_qkv, *weights.fused("interleaved"))
         load_linear(self.W_o, weights.W_o, weights.b_o)
@@ -131,10 +129,9 @@ class InterleavedQKVAttention(nn.Module):
     def canonical_weights(self) -> LayerWeights:
         """Return copies of the projections as canonical weights."""
         return LayerWeights.from_fused(
-            copied(self.W_qkv.weight), copied(self.W_qkv.bias),
-            copied(self.W_o.weight), copied(self.W_o.bias),
+            self.W_qkv.weight, self.W_qkv.bias, self.W_o.weight, self.W_o.bias,
             heads=self.heads, layout="interleaved",
-        )  # fmt: skip
+        ).map(copied)  # fmt: skip
 
 
 IMPLEMENTATION = Implementation(

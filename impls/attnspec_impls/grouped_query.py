@@ -75,7 +75,7 @@ class GroupedQueryAttention(SeparateProjections):
 
     def _fold_group(
         self, tensor: Float[Tensor, "batch heads q_len width"]
-    ) -> Float[Tensor, "batch {self.kv_heads} group*q_len width"]:
+    ) -> Float[Tensor, "batch {self.kv_heads} {self.heads//self.kv_heads}*q_len width"]:
         """Lay the query heads of each group one below the other; head `h` goes to group `h // group`."""
         return tensor.unflatten(1, (self.kv_heads, self.heads // self.kv_heads)).flatten(2, 3)
 

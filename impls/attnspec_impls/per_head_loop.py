@@ -4,8 +4,6 @@ The definition taken at its word. Slow with many heads, and the easiest to read:
 or merged but by `torch.cat` at the end.
 """
 
-from typing import Self
-
 from jaxtyping import Float
 from torch import Tensor, cat, nn, stack
 
@@ -35,7 +33,7 @@ class PerHeadLoopAttention(nn.Module):
         """
         super().__init__()
         check_layer_sizes(type(self).__name__, d_model, heads, dropout=dropout)
-        self.d_model, self.heads, self.dropout = d_model, heads, dropout
+        self.d_model, self.heads, self.dropout, self.has_bias = d_model, heads, dropout, bias
         d_k = d_model // heads
         self.W_q = nn.ModuleList(nn.Linear(d_model, d_k, bias=bias) for _ in range(heads))
         self.W_k = nn.ModuleList(nn.Linear(d_model, d_k, bias=bias) for _ in range(heads))
@@ -95,7 +93,7 @@ class PerHeadLoopAttention(nn.Module):
         output = self.W_o(cat(mixed, dim=-1))
         return (output, stack(weights, dim=1)) if return_weights else output
 
-    def load_canonical(self, weights: LayerWeights) -> Self:
+    def load_canonical(self, weights: LayerWeights) -> "PerHeadLoopAttention":
         """Cut canonical weights into heads, copy them in, and return the layer.
 
         Raises:
@@ -103,7 +101,7 @@ class PerHeadLoopAttention(nn.Module):
         """
         check_layer_weights(
             type(self).__name__, weights, d_model=self.d_model, heads=self.heads, kv_heads=self.heads,
-            d_k=self.d_model // self.heads, bias=self.W_o.bias is not None,
+            d_k=self.d_model // self.heads, bias=self.has_bias,
         )  # fmt: skip
         for name in ("q", "k", "v"):
             matrices = getattr(weights, f"W_{name}").chunk(self.heads)
@@ -116,13 +114,13 @@ class PerHeadLoopAttention(nn.Module):
 
     def canonical_weights(self) -> LayerWeights:
         """Return copies of the projections as canonical weights, head 0 first."""
-        tensors = {"W_o": copied(self.W_o.weight), "b_o": copied(self.W_o.bias)}
+        tensors = {"W_o": self.W_o.weight, "b_o": self.W_o.bias}
         for name in ("q", "k", "v"):
             linears = getattr(self, f"W_{name}")
-            tensors[f"W_{name}"] = cat([linear.weight.detach() for linear in linears])
-            if self.W_o.bias is not None:
-                tensors[f"b_{name}"] = cat([linear.bias.detach() for linear in linears])
-        return LayerWeights(**tensors, heads=self.heads, kv_heads=self.heads)  # type: ignore[arg-type]
+            tensors[f"W_{name}"] = cat([linear.weight for linear in linears])
+            if self.has_bias:
+                tensors[f"b_{name}"] = cat([linear.bias for linear in linears])
+        return LayerWeights(**tensors, heads=self.heads, kv_heads=self.heads).map(copied)
 
 
 def _of_head(matrix: Tensor | None, head: int) -> Tensor | None:

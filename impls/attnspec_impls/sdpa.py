@@ -60,16 +60,15 @@ class SDPAAttention(SeparateProjections):
         key = query if key is None else key
         value = key if value is None else value
         d_k = self.d_model // self.heads
-        attended = torch_attention(
+        mixed, weights = torch_attention(
             self.W_q(query).unflatten(-1, (self.heads, d_k)).transpose(1, 2),
             self.W_k(key).unflatten(-1, (self.kv_heads, d_k)).transpose(1, 2),
             self.W_v(value).unflatten(-1, (self.kv_heads, d_k)).transpose(1, 2),
             mask=mask, bias=bias, causal=causal, window=window, softcap=softcap, scale=scale,
             dropout=self.dropout if self.training else 0.0, return_weights=return_weights,
         )  # fmt: skip
-        mixed, weights = attended if return_weights else (attended, None)
         output = self.W_o(mixed.transpose(1, 2).flatten(2))
-        return (output, weights) if return_weights else output
+        return output if weights is None else (output, weights)
 
 
 IMPLEMENTATION = Implementation(

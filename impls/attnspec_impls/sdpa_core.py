@@ -50,10 +50,11 @@ def sdpa_attention(
         "sdpa_attention", query, key, value,
         mask=mask, bias=bias, scale=scale, window=window, softcap=softcap, dropout=dropout,
     )  # fmt: skip
-    return torch_attention(
+    output, weights = torch_attention(
         query, key, value, mask=mask, bias=bias, causal=causal, window=window,
         softcap=softcap, scale=scale, dropout=dropout, return_weights=return_weights,
     )  # fmt: skip
+    return output if weights is None else (output, weights)
 
 
 IMPLEMENTATION = Implementation(

@@ -169,7 +169,7 @@ def check_settings(
     if softcap is not None and not (softcap > 0 and isfinite(softcap)):
         problem = f"softcap must be positive and finite; got {softcap}"
         raise ShapeError(_message(function, problem, "refusal.settings", "leave it out for no cap"))
-    if window is not None and (len(window) != 2 or min(window) < -1):
+    if window is not None and (len(tuple(window)) != 2 or min(window) < -1):
         problem = f"window must be two distances (left, right) of at least -1; got {window}"
         raise ShapeError(_message(function, problem, "refusal.settings", "write -1 for an unbounded side"))
     if not 0 <= dropout < 1:
@@ -271,7 +271,7 @@ def _check_fits_scores(
         raise ShapeError(_message(function, problem, "refusal.mask_rank", advice, {**tensors, name: tensor}))
     for axis, got in zip(SCORES[-tensor.dim() :], tensor.shape, strict=True):
         expected = sizes[axis][0]
-        if got not in (1, expected):
+        if got != 1 and got != expected:  # not "in": a traced size is no constant
             problem = f"{name} must broadcast to the scores at {axis}; got {got}, expected 1 or {expected}"
             advice = f"its axes are {' '.join(SCORES[-tensor.dim() :])}"
             raise ShapeError(_message(function, problem, "mask.broadcast", advice, {**tensors, name: tensor}))
