@@ -29,39 +29,10 @@ from attnspec._inputs import CoreInputs
 from attnspec.oracle.vectorised import CoreResult
 from attnspec.precision import Roundoffs, unit_roundoff
 
+from .inexact import accumulator_tiny, gamma, judged, score_tiny, stored
+
 SHARP_LIMIT = 2**21
 _LARGEST_BUDGET = 600.0  # exp of it, and of its negative, are still normal numbers in float64
-
-
-def gamma(count: int, unit: float) -> float:
-    """Return the relative error that `count` roundings can add up to."""
-    return count * unit / (1 - count * unit)
-
-
-def stored(value: Tensor, error: Tensor, unit: float, tiny: float, *, times: int = 1) -> Tensor:
-    """Return the error of a number that is off by `error` and then stored `times` times.
-
-    Below `tiny` it may be flushed to zero; what is exactly zero stays so.
-    """
-    size = value.abs() + error
-    flushed = size.clamp(max=tiny).masked_fill_(value.abs() - error >= tiny, 0.0)
-    return torch.add(error + flushed, size, alpha=gamma(times, unit))
-
-
-def judged(bound: Tensor, roundoffs: Roundoffs) -> Tensor:
-    """Return the bound for a comparison with the oracle, which in float64 is no better than what it judges."""
-    return bound * 2 if roundoffs.accumulation <= unit_roundoff(torch.float64) else bound
-
-
-def score_tiny(roundoffs: Roundoffs) -> float:
-    """Return below what a stored score or operand may be flushed."""
-    same = roundoffs.scores == roundoffs.output
-    return roundoffs.output_smallest_normal if same else accumulator_tiny(roundoffs)
-
-
-def accumulator_tiny(roundoffs: Roundoffs) -> float:
-    """Return below what a product inside a kernel may be flushed."""
-    return min(roundoffs.smallest_normal, torch.finfo(torch.float32).tiny)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +62,11 @@ def operands(inputs: CoreInputs, errors: tuple[Tensor, Tensor, Tensor] | None = 
         return tensor.repeat_interleave(group, 1) if group != 1 else tensor
 
     plain = _clean(inputs.query), shared(_clean(inputs.key)), shared(_clean(inputs.value))
-    return Operands(*plain) if errors is None else Operands(*plain, errors[0], shared(errors[1]), shared(errors[2]))
+    return (
+        Operands(*plain)
+        if errors is None
+        else Operands(*plain, errors[0], shared(errors[1]), shared(errors[2]))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +119,9 @@ def _operand_underflow(query: Tensor, key: Tensor, scale: float, tiny: float) ->
     return torch.cat((lost(query), query), -1) @ torch.cat((key, lost(key)), -1).mT
 
 
-def _logit_error(inputs: CoreInputs, exact: CoreResult, error: Tensor, roundoffs: Roundoffs) -> tuple[Tensor, Tensor]:
+def _logit_error(
+    inputs: CoreInputs, exact: CoreResult, error: Tensor, roundoffs: Roundoffs
+) -> tuple[Tensor, Tensor]:
     """Return how far scaled scores, and then logits, may be off once they were stored, capped and biased."""
     unit, tiny = roundoffs.scores, score_tiny(roundoffs)
     scaled = exact.steps["scale_scores"].detach()
@@ -173,7 +150,11 @@ def spread(inputs: CoreInputs, exact: CoreResult, given: Operands, roundoffs: Ro
     least = (weights * (-budget).exp()).sum(-1, keepdim=True).masked_fill(~alive, 1.0)
     drift = (weights * budget.expm1() / least).clamp(max=1.0)
     highest = (weights / least + drift).clamp(max=1.0)
-    per_row = (top.abs() + math.log(length + 1) + 1) * (4 * unit) + 2 * gamma(length, unit) + roundoffs.probabilities
+    per_row = (
+        (top.abs() + math.log(length + 1) + 1) * (4 * unit)
+        + 2 * gamma(length, unit)
+        + roundoffs.probabilities
+    )
     rounding = stored(weights, drift, 0.0, roundoffs.smallest_normal) - drift + per_row * highest
     return Spread(weights, budget, before.masked_fill(hidden, 0.0), drift, highest, rounding, alive)
 
@@ -183,13 +164,21 @@ def _moved(spread: Spread, value: Tensor, output: Tensor, sharp: bool) -> Tensor
     if sharp:
         distance = value.unsqueeze(-3) - output.unsqueeze(-2)
         return (spread.drift.unsqueeze(-2) @ distance.abs_()).squeeze(-2)
-    total, first, second = spread.drift.sum(-1, keepdim=True), spread.drift @ value, spread.drift @ value.square()
+    total, first, second = (
+        spread.drift.sum(-1, keepdim=True),
+        spread.drift @ value,
+        spread.drift @ value.square(),
+    )
     size = second + output.square() * total
-    square = (size - 2 * output * first).clamp_(min=0.0) + 4 * value.shape[-2] * unit_roundoff(torch.float64) * size
+    square = (size - 2 * output * first).clamp_(min=0.0) + 4 * value.shape[-2] * unit_roundoff(
+        torch.float64
+    ) * size
     return (total * square).sqrt()
 
 
-def core_error(exact: CoreResult, given: Operands, spread: Spread, roundoffs: Roundoffs, *, sharp: bool) -> Tensor:
+def core_error(
+    exact: CoreResult, given: Operands, spread: Spread, roundoffs: Roundoffs, *, sharp: bool
+) -> Tensor:
     """Return how far the output may be off before it is stored."""
     value, output = given.value, exact.output.detach().nan_to_num(0.0, 0.0, 0.0)
     error = _moved(spread, value, output, sharp) + spread.rounding @ value.abs()
@@ -200,7 +189,9 @@ def core_error(exact: CoreResult, given: Operands, spread: Spread, roundoffs: Ro
 
 
 @torch.no_grad()
-def core_bound(inputs: CoreInputs, exact: CoreResult, roundoffs: Roundoffs, *, sharp: bool | None = None) -> Tensor:
+def core_bound(
+    inputs: CoreInputs, exact: CoreResult, roundoffs: Roundoffs, *, sharp: bool | None = None
+) -> Tensor:
     """Return the error that is allowed for each element of a core's output.
 
     Args:
@@ -223,16 +214,24 @@ def core_bound(inputs: CoreInputs, exact: CoreResult, roundoffs: Roundoffs, *, s
     return judged(stored(output, error, roundoffs.output, roundoffs.output_smallest_normal), roundoffs)
 
 
+def _others(terms: Tensor) -> Tensor:
+    """Return for each key the sum over all other keys; a term that dwarfs the rest costs no digits."""
+    at = terms.argmax(-1, keepdim=True)
+    rest = terms.scatter(-1, at, 0.0).sum(-1, keepdim=True)
+    return (terms.sum(-1, keepdim=True) - terms).scatter(-1, at, rest)
+
+
 def weight_drift(spread: Spread) -> Tensor:
     """Return how far a single weight may be off with the logits; unlike `drift`, without a common shift."""
     weights, up, down = spread.weights, spread.budget.expm1(), -(-spread.budget).expm1()
-    others = 1 - weights
-    lift, fall = weights * up, weights * down
-    rise = others * up + (fall.sum(-1, keepdim=True) - fall)
-    drop = others * down + (lift.sum(-1, keepdim=True) - lift)
-    most = (1 - fall.sum(-1, keepdim=True) + fall + lift).clamp(min=1e-300)
-    least = (1 + lift.sum(-1, keepdim=True) - lift - fall).clamp(min=1e-300)
-    return (weights * torch.maximum(rise / most, (drop / least).clamp(max=1.0))).clamp(max=1.0)
+    lift, fall, rest = weights * up, weights * down, _others(weights)
+    rise = (
+        weights * (rest * up + _others(fall)) / (weights + lift + _others(weights - fall)).clamp(min=1e-300)
+    )
+    drop = (
+        weights * (rest * down + _others(lift)) / (weights - fall + _others(weights + lift)).clamp(min=1e-300)
+    )
+    return torch.maximum(rise.clamp(max=1.0), torch.minimum(drop, weights))
 
 
 @torch.no_grad()
@@ -242,4 +241,6 @@ def weights_bound(inputs: CoreInputs, exact: CoreResult, roundoffs: Roundoffs) -
         return torch.zeros_like(exact.weights)
     around = spread(inputs, exact, operands(inputs), roundoffs)
     error = weight_drift(around) + around.rounding
-    return judged(stored(around.weights, error, roundoffs.output, roundoffs.output_smallest_normal), roundoffs)
+    return judged(
+        stored(around.weights, error, roundoffs.output, roundoffs.output_smallest_normal), roundoffs
+    )

@@ -19,7 +19,8 @@ from attnspec._inputs import LayerInputs
 from attnspec.oracle.vectorised import LayerResult
 from attnspec.precision import Roundoffs
 
-from .bound import SHARP_LIMIT, Operands, Spread, core_error, gamma, judged, operands, spread, stored
+from .bound import SHARP_LIMIT, Operands, Spread, core_error, operands, spread
+from .inexact import gamma, judged, stored
 
 
 def projection_error(
@@ -67,7 +68,9 @@ class LayerSpread:
     merged: Tensor
 
 
-def _head_errors(inputs: LayerInputs, exact: LayerResult, roundoffs: Roundoffs) -> tuple[Tensor, Tensor, Tensor]:
+def _head_errors(
+    inputs: LayerInputs, exact: LayerResult, roundoffs: Roundoffs
+) -> tuple[Tensor, Tensor, Tensor]:
     wide = inputs.to(torch.float64)
     w, found = wide.weights, []
     for name, tensor, stage, count in (
