@@ -62,7 +62,7 @@ def project_stacked(
 ) -> Float[Tensor, "batch seq 3*heads*d_k"]:
     """Project queries, keys and values in one product; all query rows come first.
 
-    Clauses: params.layout.
+    Clauses: params.round_trip, params.head_major.
     """
     return linear(inputs, weight.flatten(0, 2), None if bias is None else bias.flatten())
 
@@ -77,7 +77,7 @@ def project_interleaved(
 ) -> Float[Tensor, "batch seq heads*3*d_k"]:
     """Project queries, keys and values in one product; each head's three blocks lie together.
 
-    Clauses: params.layout.
+    Clauses: params.round_trip, params.head_major.
     """
     return linear(inputs, weight.flatten(0, 2), None if bias is None else bias.flatten())
 
@@ -98,7 +98,7 @@ def split_heads(projected: Float[Tensor, "batch seq width"], *, heads: int) -> F
 def split_stacked(projected: Float[Tensor, "batch seq width"], *, heads: int) -> Float[Tensor, "batch seq 3 {heads} width/(3*{heads})"]:
     """Cut a stacked projection: first query, key or value, then the head.
 
-    Clauses: params.layout.
+    Clauses: params.round_trip, params.head_major.
     """
     return projected.unflatten(-1, (3, heads, projected.shape[-1] // (3 * heads)))
 
@@ -109,7 +109,7 @@ def split_interleaved(
 ) -> Float[Tensor, "batch seq {heads} width/{heads}"]:
     """Cut an interleaved projection: first the head, then its query, key and value side by side.
 
-    Clauses: params.layout.
+    Clauses: params.round_trip, params.head_major.
     """
     return projected.unflatten(-1, (heads, projected.shape[-1] // heads))
 

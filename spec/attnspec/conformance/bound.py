@@ -110,7 +110,7 @@ def _dot_error(inputs: CoreInputs, given: Operands, roundoffs: Roundoffs) -> Ten
 
 
 def _operand_underflow(query: Tensor, key: Tensor, scale: float, tiny: float) -> Tensor:
-    """Return what flushing queries and keys, scaled or not, does to a score; only float16 has so large a `tiny`."""
+    """Return what flushing operands, scaled or not, does to a score; only float16 has so large a `tiny`."""
     cut, limit = tiny / min(1.0, scale or 1.0), tiny * max(1.0, scale)
 
     def lost(size: Tensor) -> Tensor:

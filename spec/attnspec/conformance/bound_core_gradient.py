@@ -4,8 +4,8 @@ With the upstream gradient $G$: $dV = P^\top G$, $dP = G V^\top$, $r = \sum_j P_
 $dS = P (dP - r)$, then the slope $1 - \tanh^2$ of a softcap, $dQ = \text{scale}\; dS K$ and
 $dK = \text{scale}\; dS^\top Q$. Beyond what the forward pass may do, the bound knows
 
-- stores: $P$ with $u_p$; $dP$ and $dS$, also scaled, also three times around a softcap, with $u_s$; what leaves
-  with $u_o$, twice where the operand was scaled;
+- stores: $P$ with $u_p$; $dP$ and $dS$, also scaled, also three times around a softcap, with $u_s$; what
+  leaves with $u_o$, twice where the operand was scaled;
 - $r$ summed over keys, or as $G \cdot Y$ with the rounded output, whichever is worse;
 - drifting weights sum to 0, so they meet $|dP_j - r|$ and not $|dP_j|$; their rounding does not;
 - fused kernels compute scores again, with fresh rounding, and weights from them and a stored log-sum-exp,

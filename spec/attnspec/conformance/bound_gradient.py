@@ -1,8 +1,8 @@
 r"""How far a layer's right gradients may be from the exact ones.
 
-The upstream gradient passes the output projection, the core (`bound_core_gradient`) with operands that are off
-already, and the other projections; each result is stored in the tensors' own dtype. Gradients of an input that
-plays several parts, or whose heads are projected one by one, are partial sums that may be stored each.
+The upstream gradient passes the output projection, the core (`bound_core_gradient`) with operands that are
+off already, and the other projections; each result is stored in the tensors' own dtype. Gradients of an input
+that plays several parts, or whose heads are projected one by one, are partial sums that may be stored each.
 """
 
 import torch
@@ -40,7 +40,8 @@ def _parameters(name: str, gradient: Off, tensor: Off, roundoffs: Roundoffs, *, 
 def _input_gradients(inputs: LayerInputs, gradients: dict[str, Off], roundoffs: Roundoffs) -> dict[str, Off]:
     """Return the gradients of the inputs from those of the projections.
 
-    One tensor may play several parts, and each head may be projected by itself: all those partial sums may be stored.
+    One tensor may play several parts, and each head may be projected by itself: all those partial
+    sums may be stored.
     """
     w = inputs.weights.to(torch.float64)
     key = "query" if inputs.key is None else "key"

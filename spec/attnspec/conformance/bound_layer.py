@@ -2,9 +2,10 @@ r"""How far a right layer may be from the exact result.
 
 A projection $Q = X W^\top + b$ is off by $\gamma_{n+2}(u_a)(|X||W|^\top + |b|)$, and by two stores in the
 tensors' own dtype where the bias is added apart. Errors of queries and keys enter the logit budget as
-$|\text{scale}|(e_Q \cdot |K| + |Q| \cdot e_K + e_Q \cdot e_K)$, those of values as $\sum_j \hat p_j e_V$. The output
-projection carries the core's error through $|W_o|$, and adds $\gamma_{heads}(u_o)$ of $|Y||W_o|^\top$, because a
-right layer may project each head by itself and sum the products in the tensors' own dtype.
+$|\text{scale}|(e_Q \cdot |K| + |Q| \cdot e_K + e_Q \cdot e_K)$, those of values as $\sum_j \hat p_j e_V$.
+The output projection carries the core's error through $|W_o|$, and adds $\gamma_{heads}(u_o)$ of
+$|Y||W_o|^\top$, because a right layer may project each head by itself and sum the products in the tensors'
+own dtype.
 
 Under autocast the same bound holds with the roundoffs of the half type, if inputs and weights are
 numbers of that type; autocast then rounds nothing that the bound does not know.
@@ -100,7 +101,7 @@ def layer_spread(inputs: LayerInputs, exact: LayerResult, roundoffs: Roundoffs) 
 
 @torch.no_grad()
 def layer_bound(inputs: LayerInputs, exact: LayerResult, roundoffs: Roundoffs) -> Tensor:
-    """Return the error that is allowed for each element of a layer's output, `batch q_len d_model`, float64."""
+    """Return the error that is allowed for each element of a layer's output, float64."""
     weights = inputs.weights.to(torch.float64)
     merged = exact.core.output.detach().transpose(1, 2).flatten(2).nan_to_num(0.0, 0.0, 0.0)
     bound = projection_error(

@@ -25,7 +25,7 @@ def stored(value: Tensor, error: Tensor, unit: float, tiny: float, *, times: int
 
 
 def judged(bound: Tensor, roundoffs: Roundoffs) -> Tensor:
-    """Return the bound for a comparison with the oracle, which in float64 is no better than what it judges."""
+    """Return the bound for a comparison with the oracle, in float64 no better than what it judges."""
     return bound * 2 if roundoffs.accumulation <= unit_roundoff(torch.float64) else bound
 
 

@@ -31,6 +31,7 @@ class Place:
         code: The calling expression alone, on one line; the line where Python does not know it.
         site: What tells this call from every other one, loops aside: the whole stack above it.
         depth: Where in `site` the user's frame stands.
+        callers: Lines of the same file that led there, nearest first, where the call is in a helper.
         api: The einops function that made the call, if one did.
         origin: `user`; `adaptor` if only attnspec's own code is in the stack; `library` if only torch is.
         owner: The nearest `torch.nn.MultiheadAttention` call around it, as its frame's id.
@@ -42,6 +43,7 @@ class Place:
     code: str
     site: tuple[tuple[str, str, int], ...]
     depth: int
+    callers: tuple[int, ...]
     api: str | None
     origin: str
     owner: int | None
@@ -100,9 +102,11 @@ def place_of(frame: FrameType | None, stop: CodeType) -> Place:
     apis = [f.f_code.co_name for f, kind in stack[:chosen] if kind == "einops"]
     origin = "user" if users else "library" if stack and stack[0][1] == "torch" else "adaptor"
     if not stack:
-        return Place("", 0, "", "", site, 0, None, origin, owner)
+        return Place("", 0, "", "", site, 0, (), None, origin, owner)
     at = stack[chosen][0]
     source = linecache.getline(at.f_code.co_filename, at.f_lineno).strip()
+    around = [stack[i][0] for i in users if i > chosen and stack[i][0].f_code.co_filename == at.f_code.co_filename]
+    callers = tuple(f.f_lineno for f in around)
     code = expression(at.f_code, at.f_lasti, at.f_lineno)
     return Place(
         at.f_code.co_filename, at.f_lineno, source, code or source, site, chosen,

@@ -193,7 +193,9 @@ class Matcher:
                     flat, usable, coarse, [int(w) for w in where], place, factor, allowed * abs(factor)
                 )
                 if axes is not None:
-                    return Match(mark.name, _spread(value, [(names[a],) for a in axes]), factor, "part")
+                    hidden = "none" if bool(usable.all()) else "filled"
+                    spread = _spread(value, [(names[a],) for a in axes])
+                    return Match(mark.name, spread, factor, "part", hidden)
         return None
 
     def _index(self, mark: Landmark, coarse: Tensor) -> "_Index":
@@ -277,6 +279,12 @@ def _centred(scores: Tensor, seen: Tensor) -> Tensor:
     return (scores - _means(scores, seen)).masked_fill(~seen, 0.0)
 
 
+def _in_order(group: list[str]) -> bool:
+    """Whether heads that share an axis with their width, or with their groups, lie as the contract lays them."""
+    ranks = [r for a in group if (r := {"kv_heads": 0, "heads": 0, "group": 1, "d_k": 2, "d_v": 2}.get(a)) is not None]
+    return ranks == sorted(ranks) or "3" in group or "2" in group
+
+
 @lru_cache(maxsize=4096)
 def arrangements(
     shape: tuple[int, ...], sizes: tuple[int, ...], names: tuple[str, ...]
@@ -306,6 +314,8 @@ def arrangements(
                     yield from lay(axis + 1, tuple(x for x in left if x not in chosen), (*groups, chosen))
 
     for groups in lay(0, tuple(atoms), ()):
+        if not all(_in_order([names[a] for a in group]) for group in groups):
+            continue
         laid = [a for group in groups for a in group]
         order = tuple(laid.index(a) for a in atoms)
         axes = tuple(tuple(names[a] for a in group) for group in groups)

@@ -215,7 +215,7 @@ class _Recorder(TorchFunctionMode):
         produced = changed if changed and (result is None or op.endswith("_")) else list(_tensors(result))
         if produced:
             index = len(self.events)
-            data = any(b.data for b in before)
+            data = any(b.data for b in before) and not op.endswith("_like")
             memory = self._memory(produced[0], given, bool(changed))
             for tensor in produced:
                 self._note_output(tensor, index, data, changed)
@@ -225,7 +225,7 @@ class _Recorder(TorchFunctionMode):
 
     def _enter(self, op: str, place: Place, before: list[TensorRecord], outputs: list[TensorRecord], memory: str,
                settings: dict[str, Any], error: str | None) -> None:  # fmt: skip
-        data = any(b.data for b in before)
+        data = any(b.data for b in before) and not op.endswith("_like")
         self.events.append(Event(len(self.events), op, place, before, outputs, memory, settings, error, data))
 
     def _note_output(self, tensor: Tensor, index: int, data: bool, changed: list[Tensor]) -> None:

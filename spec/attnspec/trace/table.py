@@ -33,6 +33,7 @@ class Row:
         runs: The numbers of the runs that came here; all of them unless the path depends on sizes or data.
         side: Whether it only prepares numbers (masks, constants, weights) and does not touch what is attended over.
         error: What it raised.
+        callers: Lines of the same file that led there, nearest first, where the call is in a helper.
     """
 
     op: str
@@ -50,6 +51,7 @@ class Row:
     runs: tuple[int, ...] = ()
     side: bool = False
     error: str | None = None
+    callers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class Departure:
         row: Number of the row of the trace; None if no line can be named.
         file: The user's file; `line`, `source` and `code` likewise.
         text: One sentence: the line, what it gives, what the contract gives.
+        callers: Lines of the same file that led there, nearest first, where the line is in a helper.
     """
 
     stage: str
@@ -94,6 +97,7 @@ class Departure:
     source: str
     code: str
     text: str
+    callers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

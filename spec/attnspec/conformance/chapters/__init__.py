@@ -1,0 +1,1 @@
+"""One module a chapter of checks; importing one enters its checks."""

@@ -1,0 +1,46 @@
+"""Chapter bias: a float added to the scaled scores, before the mask."""
+
+import torch
+
+from .. import judge
+from ..check import check
+from ..recipes import BIAS_AXES, Recipe
+from ..tensors import ALIVE
+from .grouped import judge_gradients
+
+WITH = {"bias": BIAS_AXES}
+
+
+@check("bias.value", Recipe({**WITH, "lengths": ((5, 7), (4, 4), (1, 6), (17, 33), (6, 1)), "values": ("normal", "scaled")}))
+def check_value(subject, case):  # type: ignore[no-untyped-def]
+    judge.judge_core(subject, case.core_inputs(), what="an output with a bias differs from the exact result")
+
+
+@check("bias.unscaled", Recipe({**WITH, "scale": (None, 0.25, 3.0, -0.5, 0.0), "widths": ((16, 5), (5, 3), (9, 9))}))
+def check_unscaled(subject, case):  # type: ignore[no-untyped-def]
+    judge.judge_core(subject, case.core_inputs(), what="the bias is scaled together with the scores")
+
+
+@check("bias.with_mask", Recipe({**WITH, "mask": ALIVE, "causal": (False, True), "mask_axes": ("bhqk", "qk", "bk", "hqk")}))
+def check_with_mask(subject, case):  # type: ignore[no-untyped-def]
+    judge.judge_core(subject, case.core_inputs(), what="a bias together with a mask gives a wrong output")
+
+
+@check("bias.gradient", Recipe({"bias": ("hqk", "bhqk", "qk", "h"), "dtype": ("float32",), "causal": (False, True),
+                                "lengths": ((3, 4), (4, 4), (1, 2))}))  # fmt: skip
+def check_gradient(subject, case):  # type: ignore[no-untyped-def]
+    inputs = case.core_inputs()
+    upstream = torch.randn(case.batch, case.heads, case.q_len, case.d_v, generator=case.generator(8), dtype=torch.float64)
+    upstream = upstream.to(case.torch_dtype)
+    _, found = subject.gradients(inputs, upstream, wrt=("bias",))
+    judge_gradients(subject, inputs, upstream, found)
+
+
+@check("bias.infinite", Recipe({"bias": ("qk", "hqk"), "lengths": ((4, 4), (3, 5)), "causal": (False,)}))
+def check_infinite(subject, case):  # type: ignore[no-untyped-def]
+    """A bias of -inf hides a key as the mask does, a whole row of it gives zeros."""
+    inputs = case.core_inputs()
+    bias = inputs.bias.clone()
+    bias[..., 0, :] = float("-inf")
+    bias[..., 1:, 0] = float("-inf")
+    judge.judge_core(subject, inputs.replace(bias=bias), what="a bias of -inf does not hide a key")

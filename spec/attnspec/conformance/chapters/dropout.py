@@ -1,0 +1,140 @@
+"""Chapter dropout: only in training, survivors scaled by 1 / (1 - p), on the weights."""
+
+import torch
+
+from ... import oracle
+from .. import judge
+from ..check import check
+from ..failures import SubjectError, Violation
+from ..recipes import Recipe
+
+SMALL = {"lengths": ((4, 4), (5, 5)), "batch": (2,), "values": ("normal",)}
+RATES = (0.5, 0.25)
+
+
+def _fit(subject, case):  # type: ignore[no-untyped-def]
+    """Make room for one-hot values: as wide as there are keys."""
+    width = max(case.kv_len, case.d_k)
+    return subject.space.fit(case.replace(d_k=width, d_v=width))
+
+
+def _weights_of(subject, case, *, rate, seed):  # type: ignore[no-untyped-def]
+    inputs = _probe_wide(case)
+    torch.manual_seed(seed)
+    return inputs, subject.run(inputs, dropout=rate).output[..., : case.kv_len].double()
+
+
+def _probe_wide(case):  # type: ignore[no-untyped-def]
+    inputs = case.core_inputs()
+    eye = torch.eye(case.kv_len, case.d_v, dtype=inputs.value.dtype)
+    return inputs.replace(value=eye.expand(case.batch, case.kv_heads, case.kv_len, case.d_v).contiguous())
+
+
+@check("dropout.survivors", Recipe({**SMALL, "mask": (None, "random"), "causal": (False, True), "lengths": ((12, 12), (15, 15))}))
+def check_survivors(subject, case):  # type: ignore[no-untyped-def]
+    case = _fit(subject, case)
+    for rate in RATES:
+        inputs, dropped = _weights_of(subject, case, rate=rate, seed=case.seed)
+        exact = oracle.core(inputs)
+        _, allowed = judge.exact_core(subject, inputs)
+        kept = dropped != 0
+        expected = torch.where(kept, exact.weights / (1 - rate), torch.zeros_like(dropped))
+        slack = allowed[..., : case.kv_len] / (1 - rate) * 2
+        judge.require_within(dropped, expected, slack, what=f"with dropout {rate} a surviving weight is not weight / (1 - p)")
+        alive = exact.visible & (exact.weights > 2.0**-20)
+        share = float((alive & ~kept).sum() / alive.sum().clamp_min(1))
+        # Chance of a share so far off under the declared rate is below one in a million (Hoeffding).
+        margin = (14.5 / (2 * float(alive.sum().clamp_min(1)))) ** 0.5
+        if abs(share - rate) > margin:
+            raise Violation(f"with dropout {rate} another share of the weights is dropped", got=share, expected=rate, allowed=margin)
+
+
+@check("dropout.random", Recipe({**SMALL, "lengths": ((12, 12),)}))
+def check_random(subject, case):  # type: ignore[no-untyped-def]
+    """Another seed drops other weights; the same seed the same."""
+    case = _fit(subject, case)
+    first = _weights_of(subject, case, rate=0.5, seed=1)[1]
+    if torch.equal(first, _weights_of(subject, case, rate=0.5, seed=2)[1]):
+        raise Violation("two seeds give the same dropped weights", got="equal outputs", expected="different ones")
+    judge.require_equal(_weights_of(subject, case, rate=0.5, seed=1)[1], first, what="one seed does not give the same dropout twice")
+
+
+@check("dropout.per_element", Recipe({**SMALL, "lengths": ((12, 12),), "heads": ((3, 3), (2, 2))}))
+def check_per_element(subject, case):  # type: ignore[no-untyped-def]
+    """Heads, samples and rows are dropped independently of each other."""
+    case = _fit(subject, case)
+    kept = _weights_of(subject, case, rate=0.5, seed=case.seed)[1] != 0
+    for axis, name in ((0, "samples"), (1, "heads"), (2, "queries")):
+        if kept.shape[axis] > 1 and not case.causal and bool((kept == kept.narrow(axis, 0, 1)).all()):
+            raise Violation(f"all {name} drop the same weights", got="equal patterns", expected="different ones")
+
+
+@check("dropout.eval_off", Recipe(SMALL), on="layer")
+def check_eval_off(subject, case):  # type: ignore[no-untyped-def]
+    inputs = subject.layer_inputs(case)
+    layer = subject.build(inputs.weights, dropout=0.5)
+    layer.module.eval()
+    before = torch.get_rng_state()
+    judge.judge_layer(subject, inputs, layer=layer, what="dropout acts in eval mode")
+    if not torch.equal(torch.get_rng_state(), before):
+        raise Violation("in eval mode the call draws random numbers", got="another random state", expected="as it was")
+
+
+@check("dropout.train_on", Recipe({**SMALL, "lengths": ((9, 9),)}), on="layer")
+def check_train_on(subject, case):  # type: ignore[no-untyped-def]
+    inputs = subject.layer_inputs(case)
+    layer = subject.build(inputs.weights, dropout=0.5)
+    layer.module.train()
+    outputs = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        outputs.append(layer.run(inputs).output)
+    if torch.equal(*outputs):
+        raise Violation("in train mode dropout has no effect", got="equal outputs for two seeds", expected="different ones")
+
+
+@check("dropout.gradient", Recipe({**SMALL, "lengths": ((6, 6),), "dtype": ("float64",)}))
+def check_gradient(subject, case):  # type: ignore[no-untyped-def]
+    """The gradient of the values is that of the very weights that were used."""
+    case = _fit(subject, case)
+    inputs = _probe_wide(case)
+    value = inputs.value.detach().requires_grad_()
+    torch.manual_seed(case.seed)
+    outcome = subject.run(inputs.replace(value=value), dropout=0.5) if type(subject).__name__ == "CoreSubject" else None
+    if outcome is None or not outcome.output.requires_grad:
+        return
+    upstream = torch.randn(outcome.output.shape, generator=case.generator(8), dtype=torch.float64)
+    (found,) = torch.autograd.grad(outcome.output, value, upstream)
+    used = outcome.output.detach()[..., : case.kv_len]
+    group = case.heads // case.kv_heads
+    expected = (used.transpose(-1, -2) @ upstream).view(case.batch, case.kv_heads, group, case.kv_len, case.d_v).sum(2)
+    spread = (used.abs().transpose(-1, -2) @ upstream.abs()).view(expected.shape[0], case.kv_heads, group, case.kv_len, case.d_v).sum(2)
+    allowed = spread * torch.finfo(torch.float64).eps * (2 * case.q_len * group + 8)
+    judge.require_within(found, expected, allowed, what="with dropout the gradient uses other weights than the output did")
+
+
+@check("dropout.rate_refused", Recipe({**SMALL, "lengths": ((4, 4),)}), on="layer")
+def check_rate_refused(subject, case):  # type: ignore[no-untyped-def]
+    inputs = subject.layer_inputs(case)
+    for rate in (-0.5, 1.5):
+        def attempt(rate=rate):  # type: ignore[no-untyped-def]
+            layer = subject.build(inputs.weights, dropout=rate)
+            layer.module.train()
+            layer.run(inputs)
+
+        judge.require_raises(attempt, what=f"a dropout of {rate} is accepted", got="an output")
+
+
+@check("dropout.weights_before", Recipe({**SMALL, "lengths": ((6, 6), (5, 5)), "mask": (None, "random"), "causal": (False, True)}))
+def check_weights_before(subject, case):  # type: ignore[no-untyped-def]
+    """The weights that are returned are those before dropout."""
+    inputs = case.core_inputs()
+    torch.manual_seed(case.seed)
+    weights = subject.run(inputs, want_weights=True, dropout=0.5).weights
+    if weights is None:
+        raise SubjectError("returned", "no weights, though they were asked for")
+    from ..bound import weights_bound
+
+    exact = oracle.core(inputs)
+    allowed = weights_bound(inputs, exact, judge.roundoffs_for(subject, inputs.query.dtype))
+    judge.require_within(weights, exact.weights, allowed, what="the returned weights include dropout")

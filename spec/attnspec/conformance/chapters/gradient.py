@@ -1,0 +1,132 @@
+"""Chapter gradient: of inputs and parameters, as exact as the bound allows."""
+
+import torch
+
+from ... import oracle
+from .. import judge
+from ..bound_gradient import layer_gradient_bounds
+from ..check import check
+from ..failures import Violation
+from ..recipes import Recipe
+from ..tensors import ALIVE
+from .grouped import judge_gradients
+
+FORMS = {"lengths": ((3, 4), (4, 4), (1, 1), (5, 2), (7, 9)), "widths": ((5, 5), (3, 7), (8, 8)), "mask": (None, *ALIVE, "dead"),
+         "mask_axes": ("bhqk", "qk", "bk"), "causal": (False, True), "values": ("normal", "integers"),
+         "scale": (None, 0.5, -0.3), "bias": (None, "hqk"), "softcap": (None, None, 2.0)}  # fmt: skip
+
+
+def _upstream(case):  # type: ignore[no-untyped-def]
+    drawn = torch.randn(case.batch, case.heads, case.q_len, case.d_v, generator=case.generator(8), dtype=torch.float64)
+    return drawn.to(case.torch_dtype)
+
+
+def _make(name):  # type: ignore[no-untyped-def]
+    @check(f"gradient.{name}", Recipe({**FORMS, "dtype": ("float32",)}))
+    def check_one(subject, case):  # type: ignore[no-untyped-def]
+        inputs, upstream = case.core_inputs(), _upstream(case)
+        _, found = subject.gradients(inputs, upstream, wrt=(name,))
+        judge_gradients(subject, inputs, upstream, found)
+
+    check_one.__doc__ = f"Hold the gradient of the {name} against the exact one."
+
+
+for _name in ("query", "key", "value"):
+    _make(_name)
+
+
+@check("gradient.long", Recipe({"lengths": ((5, 70), (33, 33), (70, 70), (130, 130)), "causal": (False, True), "batch": (1, 2),
+                                "dtype": ("float32",), "mask": (None, "random", "padding")}))  # fmt: skip
+def check_long(subject, case):  # type: ignore[no-untyped-def]
+    inputs, upstream = case.core_inputs(), _upstream(case)
+    _, found = subject.gradients(inputs, upstream, wrt=("query", "key", "value"))
+    judge_gradients(subject, inputs, upstream, found)
+
+
+@check("gradient.half", Recipe({"dtype": ("bfloat16", "float16"), "lengths": ((3, 4), (4, 4), (9, 17)), "causal": (False, True),
+                                "mask": (None, "random")}))  # fmt: skip
+def check_half(subject, case):  # type: ignore[no-untyped-def]
+    inputs, upstream = case.core_inputs(), _upstream(case)
+    _, found = subject.gradients(inputs, upstream, wrt=("query", "key", "value"))
+    judge_gradients(subject, inputs, upstream, found)
+
+
+@check("gradient.layout", Recipe({"layout": ("transposed", "sliced", "every_other"), "causal": (False, True), "dtype": ("float32",)}))
+def check_layout(subject, case):  # type: ignore[no-untyped-def]
+    inputs, upstream = case.core_inputs(), _upstream(case)
+    strided = upstream.transpose(1, 2).contiguous().transpose(1, 2)
+    _, found = subject.gradients(inputs, strided, wrt=("query", "key", "value"))
+    judge_gradients(subject, inputs, upstream, found)
+
+
+@check("gradient.alone", Recipe({"mask": (None, "random"), "causal": (False, True), "dtype": ("float32",)}))
+def check_alone(subject, case):  # type: ignore[no-untyped-def]
+    """One tensor that requires a gradient gets the same one as when all do."""
+    inputs, upstream = case.core_inputs(), _upstream(case)
+    for name in ("query", "key", "value"):
+        _, found = subject.gradients(inputs, upstream, wrt=(name,))
+        judge_gradients(subject, inputs, upstream, found)
+
+
+@check("gradient.hidden", Recipe({"mask": ("padding", "single", "last_key"), "mask_axes": ("bk", "bhqk", "qk"), "dtype": ("float32",),
+                                  "lengths": ((3, 5), (4, 4)), "causal": (False, True)}))  # fmt: skip
+def check_hidden(subject, case):  # type: ignore[no-untyped-def]
+    inputs, upstream = case.core_inputs(), _upstream(case)
+    exact = oracle.core(inputs)
+    group = case.heads // case.kv_heads
+    seen = exact.visible.view(case.batch, case.kv_heads, group, case.q_len, case.kv_len).any(2).any(2)
+    _, found = subject.gradients(inputs, upstream, wrt=("key", "value"))
+    for name, gradient in found.items():
+        leaking = ~seen[..., None] & (gradient != 0)
+        if bool(leaking.any()):
+            raise Violation(
+                f"a {name} that the mask forbids to all has a gradient", got=float(gradient[leaking][0]), expected=0.0, allowed=0.0
+            )
+
+
+LAYER = {"lengths": ((3, 4), (4, 4), (5, 2)), "mask": (None, "random", "padding"), "causal": (False, True), "dtype": ("float32",),
+         "values": ("normal",)}  # fmt: skip
+
+
+def _layer_gradients(subject, case):  # type: ignore[no-untyped-def]
+    inputs = subject.layer_inputs(case)
+    upstream = torch.randn(case.batch, case.q_len, case.d_model, generator=case.generator(8), dtype=torch.float64).to(case.torch_dtype)
+    layer = subject.build(inputs.weights)
+    _, found = layer.gradients(inputs, upstream)
+    wide = inputs.to(torch.float64)
+    names = [n for n in ("query", "key", "value") if getattr(wide, n) is not None]
+    leaves = {n: getattr(wide, n).detach().requires_grad_() for n in names}
+    params = {n: t.detach().requires_grad_() for n, t in wide.weights.tensors().items()}
+    result = oracle.layer(wide.replace(**leaves, weights=wide.weights.replace(**params)))
+    exact = torch.autograd.grad(result.output, [*leaves.values(), *params.values()], upstream.double(), allow_unused=True)
+    allowed = layer_gradient_bounds(inputs, oracle.layer(inputs), upstream, judge.roundoffs_for(subject, inputs.query.dtype))
+    together = {n: torch.zeros_like(leaf) if g is None else g for (n, leaf), g in zip({**leaves, **params}.items(), exact, strict=True)}
+    return found, together, allowed
+
+
+@check("gradient.inputs", Recipe(LAYER), on="layer")
+def check_inputs(subject, case):  # type: ignore[no-untyped-def]
+    found, exact, allowed = _layer_gradients(subject, case)
+    for name in ("query", "key", "value"):
+        if name in exact:
+            judge.require_within(found[name], exact[name], allowed[name], what=f"the gradient of the {name} input differs from the exact one")
+
+
+@check("gradient.parameters", Recipe(LAYER), on="layer")
+def check_parameters(subject, case):  # type: ignore[no-untyped-def]
+    found, exact, allowed = _layer_gradients(subject, case)
+    for name in exact:
+        if name in found and name not in ("query", "key", "value"):
+            judge.require_within(found[name], exact[name], allowed[name], what=f"the gradient of {name} differs from the exact one")
+
+
+@check("gradient.live", Recipe({"lengths": ((4, 4), (5, 5)), "dtype": ("float32",), "values": ("normal",)}), on="layer")
+def check_live(subject, case):  # type: ignore[no-untyped-def]
+    """Every parameter takes part; a key bias alone may have a zero gradient, for it shifts whole rows."""
+    inputs = subject.layer_inputs(case)
+    layer = subject.build(inputs.weights)
+    upstream = torch.randn(case.batch, case.q_len, case.d_model, generator=case.generator(8), dtype=torch.float64).to(case.torch_dtype)
+    layer.gradients(inputs, upstream)
+    for name, parameter in layer.module.named_parameters():
+        if parameter.requires_grad and parameter.grad is None:
+            raise Violation(f"the parameter {name} takes no part in the output", got="no gradient", expected="a gradient")

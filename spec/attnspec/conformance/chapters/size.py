@@ -1,0 +1,105 @@
+"""Chapter size: every axis may be 1, some may be 0, and no size is special."""
+
+import torch
+
+from .. import judge
+from ..check import check
+from ..failures import Violation
+from ..recipes import Recipe
+
+ONES = {"batch": (1, 2), "heads": ((1, 1), (2, 2), (2, 1)), "lengths": ((1, 1), (1, 4), (4, 1), (3, 3)), "widths": ((1, 1), (1, 4), (4, 1), (3, 3))}
+
+
+@check("size.one", Recipe({**ONES, "causal": (False, True), "mask": (None, "random", "all")}))
+def check_one(subject, case):  # type: ignore[no-untyped-def]
+    judge.judge_core(subject, case.core_inputs(), what="an axis of size 1 gives a wrong output")
+
+
+@check("size.one", Recipe({**ONES, "widths": ((1, 1), (3, 3)), "causal": (False, True)}), on="layer")
+def check_layer_one(subject, case):  # type: ignore[no-untyped-def]
+    judge.judge_layer(subject, subject.layer_inputs(case), what="an axis of size 1 gives a wrong output")
+
+
+def _empty(subject, case, **sizes):  # type: ignore[no-untyped-def]
+    changed = case.replace(**sizes)
+    got = subject.run(changed.core_inputs()).output
+    judge.require_shape(got, (changed.batch, changed.heads, changed.q_len, changed.d_v))
+    return got
+
+
+FLAT = {"lengths": ((3, 4), (4, 4)), "causal": (False, True), "mask": (None, "all")}
+
+
+@check("size.empty_batch", Recipe(FLAT))
+def check_empty_batch(subject, case):  # type: ignore[no-untyped-def]
+    _empty(subject, case, batch=0)
+
+
+@check("size.empty_query", Recipe(FLAT))
+def check_empty_query(subject, case):  # type: ignore[no-untyped-def]
+    changes = {"q_len": 0} if subject.space.has("cross") else {"q_len": 0, "kv_len": 0}
+    _empty(subject, case, **changes)
+
+
+@check("size.empty_key", Recipe(FLAT))
+def check_empty_key(subject, case):  # type: ignore[no-untyped-def]
+    got = _empty(subject, case, kv_len=0)
+    if bool((got != 0).any()):
+        raise Violation("without any key the output is not zero", got=float(got[got != 0][0]), expected=0.0, allowed=0.0, wrong=got)
+
+
+@check("size.empty_layer", Recipe({"causal": (False, True)}), on="layer")
+def check_empty_layer(subject, case):  # type: ignore[no-untyped-def]
+    """An empty batch, and an empty sequence, come back empty."""
+    for changes in ({"batch": 0}, {"q_len": 0, "kv_len": 0}):
+        changed = case.replace(**changes)
+        got = subject.run_layer(subject.layer_inputs(changed)).output
+        judge.require_shape(got, (changed.batch, changed.q_len, changed.d_model))
+
+
+EDGES = tuple((n, m) for n, m in ((15, 15), (16, 17), (17, 16), (31, 33), (33, 31), (32, 32), (63, 65), (64, 64), (65, 63), (2, 127),
+                                  (3, 128), (2, 129), (1, 255), (2, 257), (127, 5), (129, 4), (2, 512), (1, 1025), (257, 3)))  # fmt: skip
+
+
+@check("size.blocks", Recipe({"lengths": EDGES, "batch": (1, 2), "widths": ((5, 5), (8, 8), (64, 64), (3, 7)), "causal": (False, True),
+                              "mask": (None, "random", "banded", "padding"), "values": ("normal",)}), effort=1.6)  # fmt: skip
+def check_blocks(subject, case):  # type: ignore[no-untyped-def]
+    judge.judge_core(subject, case.core_inputs(), what="a length near a block size gives a wrong output")
+
+
+@check("size.tail", Recipe({"lengths": EDGES, "batch": (1,), "heads": ((1, 1), (2, 2)), "widths": ((5, 5),)}), effort=1.6)
+def check_tail(subject, case):  # type: ignore[no-untyped-def]
+    """Give the last keys all the weight: losing one of them must show at any length."""
+    inputs = case.core_inputs()
+    value = inputs.value.clone()
+    value[:, :, -1] += 256.0
+    value[:, :, case.kv_len // 2] -= 128.0
+    judge.judge_core(
+        subject, inputs.replace(query=torch.zeros_like(inputs.query), value=value), what="a key is lost at the end of a block or of the row"
+    )
+
+
+@check("size.widths", Recipe({"widths": ((15, 15), (16, 16), (17, 17), (31, 33), (64, 64), (65, 63), (96, 96), (128, 96), (129, 129), (256, 256)),
+                              "lengths": ((3, 5), (4, 4)), "batch": (1, 2), "causal": (False, True)}))  # fmt: skip
+def check_widths(subject, case):  # type: ignore[no-untyped-def]
+    judge.judge_core(subject, case.core_inputs(), what="a width near a block size gives a wrong output")
+
+
+def _coincide(case):  # type: ignore[no-untyped-def]
+    n = case.heads
+    return {"batch_heads": {"batch": n}, "batch_len": {"batch": 3, "q_len": 3, "kv_len": 3}, "d_heads": {"d_k": n, "d_v": n},
+            "len_heads": {"q_len": n, "kv_len": n}, "len_d": {"q_len": case.d_k, "kv_len": case.d_k}}  # fmt: skip
+
+
+@check("size.coincidence", Recipe({"heads": ((3, 3), (4, 2), (2, 2), (6, 3)), "values": ("normal",), "causal": (False, True),
+                                   "mask": (None, "random"), "mask_axes": ("bhqk", "bqk", "hqk", "qk")}))  # fmt: skip
+def check_coincidence(subject, case):  # type: ignore[no-untyped-def]
+    """Sizes that are equal by chance are still different axes."""
+    for changes in _coincide(case).values():
+        changed = subject.space.fit(case.replace(**changes))
+        judge.judge_core(subject, changed.core_inputs(), what="two axes of the same size are confused")
+
+
+@check("size.many_heads", Recipe({"heads": ((12, 12), (16, 16), (12, 4), (32, 8)), "lengths": ((3, 5), (4, 4)), "batch": (1, 2), "widths": ((4, 4), (3, 3))}))
+def check_many_heads(subject, case):  # type: ignore[no-untyped-def]
+    judge.judge_core(subject, case.core_inputs(), what="many heads give a wrong output")

@@ -1,0 +1,271 @@
+"""Chapter state: a call leaves everything as it was, and depends on nothing but its arguments."""
+
+import copy
+import io
+
+import torch
+
+from .. import judge
+from ..check import check
+from ..failures import NotApplicable, SubjectError, Violation
+from ..recipes import Recipe
+
+OPTIONS = {"lengths": ((3, 4), (4, 4), (2, 7)), "mask": (None, "random", "padding"), "causal": (False, True), "bias": (None, "hqk"),
+           "layout": ("contiguous", "transposed"), "scale": (None, 0.5)}  # fmt: skip
+
+
+def _copies(inputs):  # type: ignore[no-untyped-def]
+    return {name: (tensor, tensor.clone(), tensor._version) for name, tensor in inputs.tensors().items()}
+
+
+def _require_untouched(copies, *, when):  # type: ignore[no-untyped-def]
+    for name, (tensor, before, version) in copies.items():
+        same = (tensor == before) | (tensor.isnan() & before.isnan())
+        if not bool(same.all()):
+            raise Violation(f"the call writes to its {name} ({when})", got="changed content", expected="as it was")
+        if tensor._version != version:
+            raise Violation(f"the call writes to its {name} in place ({when})", got="a new version", expected="as it was")
+
+
+@check("state.inputs_unchanged", Recipe(OPTIONS))
+def check_inputs_unchanged(subject, case):  # type: ignore[no-untyped-def]
+    inputs = case.core_inputs()
+    copies = _copies(inputs)
+    subject.run(inputs)
+    _require_untouched(copies, when="with grad")
+    with torch.no_grad():
+        subject.run(inputs)
+    _require_untouched(copies, when="under no_grad")
+    subject.run(inputs.replace(**{n: t.detach().requires_grad_() for n, t in (("query", inputs.query), ("key", inputs.key), ("value", inputs.value))}))
+    _require_untouched(copies, when="when gradients are required")
+
+
+@check("state.inputs_unchanged", Recipe({**OPTIONS, "bias": (None,)}), on="layer")
+def check_layer_inputs_unchanged(subject, case):  # type: ignore[no-untyped-def]
+    inputs = subject.layer_inputs(case)
+    copies = _copies(inputs)
+    layer = subject.build(inputs.weights)
+    layer.run(inputs)
+    with torch.no_grad():
+        layer.run(inputs)
+    _require_untouched(copies, when="in a layer")
+
+
+@check("state.weights_unchanged", Recipe({"causal": (False, True), "mask": (None, "random")}), on="layer")
+def check_weights_unchanged(subject, case):  # type: ignore[no-untyped-def]
+    inputs = subject.layer_inputs(case)
+    layer = subject.build(inputs.weights)
+    before = {n: t.clone() for n, t in layer.module.named_parameters()}
+    with torch.no_grad():
+        layer.run(inputs)
+    for name, parameter in layer.module.named_parameters():
+        if not torch.equal(parameter, before[name]):
+            raise Violation(f"the call writes to the parameter {name}", got="changed content", expected="as it was")
+
+
+def _storage(tensor):  # type: ignore[no-untyped-def]
+    return tensor.untyped_storage().data_ptr() if tensor.numel() else None
+
+
+@check("state.no_alias", Recipe({"lengths": ((3, 4), (4, 4), (1, 1), (3, 1)), "mask": (None, "all"), "scale": (None, 0.0), "causal": (False, True)}))
+def check_no_alias(subject, case):  # type: ignore[no-untyped-def]
+    inputs = case.core_inputs()
+    outcome = subject.run(inputs)
+    owner = _storage(outcome.raw)
+    for name, tensor in {**inputs.tensors(), **outcome.handed}.items():
+        if owner is not None and _storage(tensor) == owner:
+            raise Violation(f"the output shares memory with the {name}", got="the same storage", expected="memory of its own")
+    again = subject.run(inputs)
+    if owner is not None and _storage(again.raw) == owner:
+        raise Violation("the output shares memory with an earlier output", got="the same storage", expected="memory of its own")
+
+
+@check("state.output_kept", Recipe({"causal": (False, True), "mask": (None, "random")}))
+def check_output_kept(subject, case):  # type: ignore[no-untyped-def]
+    inputs = case.core_inputs()
+    first = subject.run(inputs)
+    kept = first.raw.detach().clone()
+    other = inputs.replace(value=inputs.value + 1)
+    subject.run(other)
+    judge.require_equal(first.raw.detach(), kept, what="a second call changes the output of the first")
+
+
+def _settings():  # type: ignore[no-untyped-def]
+    return {
+        "the default dtype": torch.get_default_dtype(),
+        "grad mode": torch.is_grad_enabled(),
+        "the number of threads": torch.get_num_threads(),
+        "deterministic mode": torch.are_deterministic_algorithms_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "float32 matmul precision": torch.get_float32_matmul_precision(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "the default device": str(torch.get_default_device()),
+    }
+
+
+@check("state.settings", Recipe({"causal": (False, True), "mask": (None, "random")}))
+def check_settings(subject, case):  # type: ignore[no-untyped-def]
+    inputs = case.core_inputs()
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            before = _settings()
+            _without_guard(subject, inputs)
+            after = _settings()
+            _restore(before)
+        for name, value in before.items():
+            if after[name] != value:
+                raise Violation(f"the call changes {name}", got=str(after[name]), expected=str(value))
+
+
+def _without_guard(subject, inputs):  # type: ignore[no-untyped-def]
+    """Run with what the guard puts back left visible."""
+    from .. import subject as subject_module
+
+    kept = subject_module.kept_settings
+    subject_module.kept_settings = _no_guard  # type: ignore[assignment]
+    try:
+        subject.run(inputs)
+    finally:
+        subject_module.kept_settings = kept
+
+
+class _no_guard:  # noqa: N801 - stands in for a context manager function
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def _restore(before):  # type: ignore[no-untyped-def]
+    torch.set_default_dtype(before["the default dtype"])
+    torch.set_num_threads(before["the number of threads"])
+    torch.use_deterministic_algorithms(before["deterministic mode"])
+    torch.set_autocast_enabled("cpu", before["autocast"])
+    torch.set_float32_matmul_precision(before["float32 matmul precision"])
+
+
+@check("state.second_call", Recipe({"lengths": ((3, 4), (4, 4), (5, 7)), "causal": (False, True), "mask": (None, "random")}))
+def check_second_call(subject, case):  # type: ignore[no-untyped-def]
+    """Other sizes, another mask of the same size, another dtype before: the answer stays the same."""
+    inputs = case.core_inputs()
+    before = subject.run(inputs).output
+    others = [case.replace(q_len=case.q_len + 3, kv_len=case.kv_len + 3, seed=case.seed + 1), case.replace(batch=case.batch + 1),
+              case.replace(mask="sparse" if subject.space.has("mask") else None, mask_axes="".join(a for a in "bhqk" if a in subject.space.mask_axes), seed=case.seed + 2),
+              case.replace(dtype=subject.space.dtypes[-1])]  # fmt: skip
+    for other in others:
+        fitted = subject.space.fit(other)
+        if fitted is not None:
+            judge.judge_core(subject, fitted.core_inputs(), what="an earlier call changes the result of a later one")
+    judge.require_equal(subject.run(inputs).output, before, what="a call in between changes the result")
+
+
+@check("state.second_call", Recipe({"lengths": ((3, 4), (4, 4), (5, 7)), "causal": (False, True), "mask": (None, "random")}), on="layer")
+def check_layer_second_call(subject, case):  # type: ignore[no-untyped-def]
+    """One module, called with other sizes and masks in between."""
+    inputs = subject.layer_inputs(case)
+    layer = subject.build(inputs.weights)
+    before = layer.run(inputs).output
+    longer = subject.space.fit(case.replace(q_len=case.q_len + 4, kv_len=case.kv_len + 4, seed=case.seed + 1))
+    others = [longer, case.replace(seed=case.seed + 2), case.replace(batch=case.batch + 2), case.replace(q_len=2, kv_len=2), case]
+    for other in others:
+        fitted = subject.space.fit(other)
+        if fitted is not None:
+            changed = subject.layer_inputs(fitted).replace(weights=inputs.weights)
+            judge.judge_layer(subject, changed, layer=layer, what="an earlier call of the module changes the result of a later one")
+    judge.require_equal(layer.run(inputs).output, before, what="calls in between change what the module returns")
+
+
+@check("state.instances", Recipe({"causal": (False, True)}), on="layer")
+def check_instances(subject, case):  # type: ignore[no-untyped-def]
+    """Two modules side by side do not share anything."""
+    inputs = subject.layer_inputs(case)
+    other = subject.layer_inputs(case.replace(seed=case.seed + 5))
+    first = subject.build(inputs.weights)
+    second = subject.build(other.weights)
+    judge.judge_layer(subject, inputs, layer=first, what="another instance changes what a module returns")
+    judge.judge_layer(subject, other, layer=second, what="an earlier instance changes what a module returns")
+
+
+@check("state.train_eval", Recipe({"causal": (False, True), "mask": (None, "random", "dead")}), on="layer")
+def check_train_eval(subject, case):  # type: ignore[no-untyped-def]
+    inputs = subject.layer_inputs(case)
+    layer = subject.build(inputs.weights)
+    judge.judge_layer(subject, inputs, layer=layer, what="in eval mode the output is wrong")
+    layer.module.train()
+    judge.judge_layer(subject, inputs, layer=layer, what="in train mode, without dropout, the output is wrong")
+    if not layer.module.training:
+        raise Violation("the call takes the module out of train mode", got="eval", expected="train")
+    layer.module.eval()
+    with torch.no_grad():
+        judge.judge_layer(subject, inputs, layer=layer, what="in eval mode under no_grad the output is wrong")
+
+
+@check("state.grad_mode", Recipe({**OPTIONS, "mask": (None, "random", "dead")}))
+def check_grad_mode(subject, case):  # type: ignore[no-untyped-def]
+    inputs = case.core_inputs()
+    with torch.no_grad():
+        judge.judge_core(subject, inputs, what="under no_grad the output is wrong")
+    leaves = {n: getattr(inputs, n).detach().requires_grad_() for n in ("query", "key", "value")}
+    judge.judge_core(subject, inputs.replace(**leaves), what="with gradients required the output is wrong")
+
+
+@check("state.inference_mode", Recipe({"causal": (False, True), "mask": (None, "random")}))
+def check_inference_mode(subject, case):  # type: ignore[no-untyped-def]
+    with torch.inference_mode():
+        judge.judge_core(subject, case.core_inputs(), what="in inference mode the output is wrong")
+    judge.judge_core(subject, case.core_inputs(), what="after a call in inference mode the output is wrong")
+
+
+@check("state.deepcopy", Recipe({"causal": (False, True)}), on="layer")
+def check_deepcopy(subject, case):  # type: ignore[no-untyped-def]
+    inputs = subject.layer_inputs(case)
+    layer = subject.build(inputs.weights)
+    before = layer.run(inputs).output
+    try:
+        layer.module = copy.deepcopy(layer.module)
+    except Exception as error:
+        raise SubjectError.of(error) from error
+    judge.require_equal(layer.run(inputs).output, before, what="a deep copy of the module gives another output")
+
+
+@check("state.state_dict", Recipe({"causal": (False, True)}), on="layer")
+def check_state_dict(subject, case):  # type: ignore[no-untyped-def]
+    """Saved and loaded into a fresh module, the weights give the same output."""
+    inputs = subject.layer_inputs(case)
+    layer = subject.build(inputs.weights)
+    before = layer.run(inputs).output
+    buffer = io.BytesIO()
+    torch.save(layer.module.state_dict(), buffer)
+    buffer.seek(0)
+    other = subject.build(subject.layer_inputs(case.replace(seed=case.seed + 7)).weights)
+    try:
+        other.module.load_state_dict(torch.load(buffer, weights_only=True))
+    except Exception as error:
+        raise Violation(f"its own state dict does not load: {str(error).splitlines()[0]}", got=type(error).__name__, expected="loads") from error
+    judge.require_equal(other.run(inputs).output, before, what="a module with the same state dict gives another output: something is not saved")
+
+
+@check("state.pickle", Recipe({"causal": (False, True)}), on="layer")
+def check_pickle(subject, case):  # type: ignore[no-untyped-def]
+    """What this very process pickled a moment ago comes back and computes the same."""
+    import pickle
+
+    inputs = subject.layer_inputs(case)
+    layer = subject.build(inputs.weights)
+    before = layer.run(inputs).output
+    try:
+        layer.module = pickle.loads(pickle.dumps(layer.module))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        if "<locals>" in str(error) or "import" in str(error) or "not the same object" in str(error):
+            raise NotApplicable("its class cannot be found by name") from error
+        raise SubjectError.of(error) from error
+    judge.require_equal(layer.run(inputs).output, before, what="a pickled module gives another output")
+
+
+@check("state.weights_flag", Recipe({"causal": (False, True), "mask": (None, "random", "dead"), "bias": (None, "hqk")}))
+def check_weights_flag(subject, case):  # type: ignore[no-untyped-def]
+    """Asking for the weights does not change the output."""
+    inputs = case.core_inputs()
+    exact, allowed = judge.exact_core(subject, inputs)
+    with_weights = subject.run(inputs, want_weights=True).output
+    judge.require_within(with_weights, exact.output, allowed, what="asking for the weights changes the output")
+    judge.require_within(subject.run(inputs).output, exact.output, allowed, what="without the weights the output is wrong")

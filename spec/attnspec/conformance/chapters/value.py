@@ -1,0 +1,215 @@
+"""Chapter value: the numbers themselves, and relations that need no reference."""
+
+import torch
+
+from ... import oracle
+from .. import judge
+from ..bound import core_bound
+from ..check import check
+from ..recipes import GENERAL, SCALES, SMALL_WIDTHS, Recipe
+from ..tensors import ALIVE, REVEALING
+
+MASKED = {"mask": (None, *ALIVE), "mask_axes": ("bhqk", "qk", "bk", "hqk")}
+
+
+@check("value.oracle", Recipe(GENERAL), effort=2)
+def check_oracle(subject, case):  # type: ignore[no-untyped-def]
+    judge.judge_core(subject, case.core_inputs())
+
+
+@check("value.plain", Recipe({"values": REVEALING}))
+def check_plain(subject, case):  # type: ignore[no-untyped-def]
+    judge.judge_core(subject, case.core_inputs())
+
+
+LAYER = {
+    "lengths": ((5, 7), (4, 4), (7, 3), (1, 6), (17, 33), (3, 9), (33, 20)),
+    "values": ("normal", "integers", "outlier"),
+    **MASKED,
+    "causal": (False, True),
+}
+
+
+@check("value.layer", Recipe(LAYER), on="layer", effort=2)
+def check_layer(subject, case):  # type: ignore[no-untyped-def]
+    judge.judge_layer(subject, subject.layer_inputs(case))
+
+
+@check("value.layer_plain", Recipe({"values": ("normal", "one_hot")}), on="layer")
+def check_layer_plain(subject, case):  # type: ignore[no-untyped-def]
+    judge.judge_layer(subject, subject.layer_inputs(case))
+
+
+@check("value.cross_sources", Recipe({"sources": ("memory", "separate"), "lengths": ((3, 7), (7, 3), (4, 4))}), on="layer")
+def check_cross_sources(subject, case):  # type: ignore[no-untyped-def]
+    judge.judge_layer(subject, subject.layer_inputs(case))
+
+
+@check("value.single_key", Recipe({"lengths": ((3, 1), (1, 1), (5, 1)), "values": REVEALING}))
+def check_single_key(subject, case):  # type: ignore[no-untyped-def]
+    inputs = case.replace(kv_len=1, q_len=case.q_len if subject.space.has("cross") else 1, causal=False).core_inputs()
+    if subject.space.causal == "always":
+        inputs = inputs.replace(causal=True, query=inputs.query[:, :, -1:])
+    judge.judge_core(subject, inputs, what="one key alone: the output is not its value")
+
+
+@check("value.constant", Recipe({**MASKED, "causal": (False, True), "values": ("normal", "offset", "scaled")}))
+def check_constant(subject, case):  # type: ignore[no-untyped-def]
+    inputs = case.core_inputs()
+    inputs = inputs.replace(value=inputs.value[:, :, :1].expand_as(inputs.value).contiguous())
+    judge.judge_core(subject, inputs, what="all values alike: the output is not that value")
+
+
+@check("value.hull", Recipe({**MASKED, "values": ("normal", "outlier", "scaled", "offset"), "scale": SCALES}))
+def check_hull(subject, case):  # type: ignore[no-untyped-def]
+    inputs = case.core_inputs()
+    exact, allowed = judge.exact_core(subject, inputs)
+    got = subject.run(inputs).output.double()
+    group = case.heads // case.kv_heads
+    value = inputs.value.double().repeat_interleave(group, 1)[:, :, None]
+    seen = exact.visible[..., None]
+    top = torch.where(seen, value, float("-inf")).amax(3)
+    low = torch.where(seen, value, float("inf")).amin(3)
+    judge.require_within(got.clamp_min(low), got, allowed, what="the output lies below every value that the query sees")
+    judge.require_within(got.clamp_max(top), got, allowed, what="the output lies above every value that the query sees")
+
+
+@check("value.linear", Recipe({**MASKED, "values": ("normal", "integers")}))
+def check_linear(subject, case):  # type: ignore[no-untyped-def]
+    inputs = case.core_inputs()
+    doubled = inputs.replace(value=inputs.value * 2)
+    once, twice = subject.run(inputs).output.double(), subject.run(doubled).output
+    _, allowed = judge.exact_core(subject, doubled)
+    judge.require_within(twice, once * 2, allowed * 2, what="twice the values do not give twice the output")
+
+
+@check("value.permute_keys", Recipe({"values": ("normal", "outlier"), "scale": (None, 0.3)}))
+def check_permute_keys(subject, case):  # type: ignore[no-untyped-def]
+    if case.causal:
+        return
+    inputs = case.core_inputs()
+    order = torch.randperm(case.kv_len, generator=case.generator(9))
+    moved = inputs.replace(key=inputs.key[:, :, order], value=inputs.value[:, :, order])
+    _, allowed = judge.exact_core(subject, inputs)
+    judge.require_within(
+        subject.run(moved).output, subject.run(inputs).output.double(), allowed * 2,
+        what="keys and values in another order give another output",
+    )  # fmt: skip
+
+
+@check("value.permute_heads", Recipe({"heads": ((3, 3), (4, 4), (2, 2), (6, 6)), "values": ("normal", "outlier"), "causal": (False, True)}))
+def check_permute_heads(subject, case):  # type: ignore[no-untyped-def]
+    inputs = case.core_inputs()
+    order = torch.arange(case.heads).roll(1)
+    moved = inputs.replace(query=inputs.query[:, order], key=inputs.key[:, order], value=inputs.value[:, order])
+    _, allowed = judge.exact_core(subject, inputs)
+    judge.require_within(
+        subject.run(moved).output, subject.run(inputs).output[:, order].double(), allowed[:, order] * 2,
+        what="heads in another order give another output: they influence each other",
+    )  # fmt: skip
+
+
+@check("value.permute_queries", Recipe({"values": ("normal",), "lengths": ((5, 7), (4, 4), (7, 3), (6, 1))}))
+def check_permute_queries(subject, case):  # type: ignore[no-untyped-def]
+    if case.causal or not subject.space.has("cross"):
+        return
+    inputs = case.core_inputs()
+    order = torch.arange(case.q_len).roll(1)
+    _, allowed = judge.exact_core(subject, inputs)
+    judge.require_within(
+        subject.run(inputs.replace(query=inputs.query[:, :, order])).output,
+        subject.run(inputs).output[:, :, order].double(), allowed[:, :, order] * 2,
+        what="queries in another order give another output: they influence each other",
+    )  # fmt: skip
+
+
+@check("value.batch_independent", Recipe({"batch": (2, 3), **MASKED, "values": ("normal", "scaled"), "causal": (False, True)}))
+def check_batch_independent(subject, case):  # type: ignore[no-untyped-def]
+    inputs = case.core_inputs()
+    _, allowed = judge.exact_core(subject, inputs)
+    together = subject.run(inputs).output
+    for b in range(case.batch):
+        alone = inputs.map_tensors(lambda name, t, b=b: t[b : b + 1] if t.dim() == 4 and t.shape[0] > 1 else t)
+        judge.require_within(
+            subject.run(alone).output, together[b : b + 1].double(), allowed[b : b + 1] * 2,
+            what="a sample alone gives another output than in a batch",
+        )  # fmt: skip
+
+
+@check("value.shift", Recipe({"values": ("normal",), "causal": (False, True)}))
+def check_shift(subject, case):  # type: ignore[no-untyped-def]
+    inputs = case.core_inputs()
+    step = torch.randn(case.batch, case.kv_heads, 1, case.d_k, generator=case.generator(9), dtype=torch.float64)
+    moved = inputs.replace(key=(inputs.key.double() + step).to(inputs.key.dtype))
+    judge.judge_core(subject, moved, what="a constant added to every score of a row changes the output")
+
+
+@check("value.uniform", Recipe({**MASKED, "values": ("integers", "normal"), "causal": (False, True)}))
+def check_uniform(subject, case):  # type: ignore[no-untyped-def]
+    inputs = case.core_inputs()
+    inputs = inputs.replace(query=torch.zeros_like(inputs.query))
+    judge.judge_core(subject, inputs, what="equal scores: the output is not the mean of the visible values")
+
+
+def _steep(case, *, level, spread):  # type: ignore[no-untyped-def]
+    """Return inputs whose logits are `level` plus a small spread: exact sums, extreme size."""
+    inputs = case.core_inputs()
+    query = torch.zeros_like(inputs.query)
+    key = torch.zeros_like(inputs.key)
+    query[..., 0] = 32.0
+    steps = torch.randint(0, spread, key.shape[:3], generator=case.generator(9))
+    key[..., 0] = (level + steps).to(key.dtype) / 32.0
+    return inputs.replace(query=query, key=key)
+
+
+EXTREME = {"dtype": ("float32", "float64"), "lengths": ((3, 4), (2, 2), (5, 40), (1, 3)), "causal": (False, True),
+           "mask": (None, "random", "left_padding"), "widths": ((4, 4), (1, 1), (16, 16))}  # fmt: skip
+
+
+@check("value.large_logits", Recipe(EXTREME))
+def check_large_logits(subject, case):  # type: ignore[no-untyped-def]
+    judge.judge_core(subject, _steep(case, level=16384, spread=4), what="large logits: the softmax overflows")
+
+
+@check("value.low_logits", Recipe(EXTREME))
+def check_low_logits(subject, case):  # type: ignore[no-untyped-def]
+    for level in (-16384, -1048576):
+        judge.judge_core(subject, _steep(case, level=level, spread=4), what="logits that are all very low: a row is lost")
+
+
+@check("value.wide_range", Recipe(EXTREME))
+def check_wide_range(subject, case):  # type: ignore[no-untyped-def]
+    judge.judge_core(subject, _steep(case, level=-4096, spread=8192), what="logits far apart: the softmax loses the largest")
+
+
+@check("value.nan_visible", Recipe({"lengths": ((3, 4), (2, 5), (1, 1)), "causal": (False, True)}))
+def check_nan_visible(subject, case):  # type: ignore[no-untyped-def]
+    inputs = case.core_inputs()
+    if case.kv_len == 0:
+        return
+    exact = oracle.core(inputs)
+    value = inputs.value.clone()
+    value[:, :, 0, 0] = float("nan")
+    got = subject.run(inputs.replace(value=value)).output
+    seen = exact.visible[..., 0] & (exact.weights[..., 0] > 2.0**-20)
+    lost = seen & ~got[..., 0].isnan()
+    if bool(lost.any()):
+        index = (*(int(i) for i in lost.nonzero()[0]), 0)
+        raise judge.Violation(
+            "a NaN in a value that the query sees does not come out", got=float(got[index]), expected=float("nan"), index=index
+        )
+
+
+@check("value.roles", Recipe({"widths": SMALL_WIDTHS, "lengths": ((3, 3), (4, 4), (3, 5))}))
+def check_roles(subject, case):  # type: ignore[no-untyped-def]
+    """Change one of query, key and value; the output must change as the exact one does."""
+    inputs = case.core_inputs()
+    for name, salt in (("query", 11), ("key", 12), ("value", 13)):
+        tensor = getattr(inputs, name)
+        other = torch.randn(tensor.shape, generator=case.generator(salt), dtype=torch.float64).to(tensor.dtype)
+        changed = inputs.replace(**{name: other})
+        exact = oracle.core(changed)
+        allowed = core_bound(changed, exact, judge.roundoffs_for(subject, tensor.dtype))
+        judge.require_within(
+            subject.run(changed).output, exact.output, allowed, what=f"the output does not follow a change of the {name} alone"
+        )

@@ -1,0 +1,70 @@
+"""Chapter weights: the attention weights, where an implementation returns them."""
+
+
+
+from ... import oracle
+from .. import judge
+from ..bound import weights_bound
+from ..check import check
+from ..failures import SubjectError, Violation
+from ..recipes import Recipe
+from ..tensors import ALIVE
+
+FORMS = {"lengths": ((3, 4), (4, 4), (1, 6), (5, 33)), "mask": (None, *ALIVE), "mask_axes": ("bhqk", "qk", "bk", "hqk"), "causal": (False, True)}
+
+
+def _weights(subject, inputs):  # type: ignore[no-untyped-def]
+    weights = subject.run(inputs, want_weights=True).weights
+    if weights is None:
+        raise SubjectError("returned", "no weights, though they were asked for")
+    return weights
+
+
+@check("weights.shape", Recipe(FORMS))
+def check_shape(subject, case):  # type: ignore[no-untyped-def]
+    weights = _weights(subject, case.core_inputs())
+    judge.require_shape(weights, (case.batch, case.heads, case.q_len, case.kv_len), what="tensor of weights")
+
+
+@check("weights.value", Recipe({**FORMS, "bias": (None, "hqk"), "scale": (None, 0.4)}))
+def check_value(subject, case):  # type: ignore[no-untyped-def]
+    inputs = case.core_inputs()
+    exact = oracle.core(inputs)
+    allowed = weights_bound(inputs, exact, judge.roundoffs_for(subject, inputs.query.dtype))
+    judge.require_within(_weights(subject, inputs), exact.weights, allowed, what="the returned weights differ from the exact ones")
+
+
+@check("weights.rows", Recipe({**FORMS, "mask": (None, *ALIVE, "dead")}))
+def check_rows(subject, case):  # type: ignore[no-untyped-def]
+    inputs = case.core_inputs()
+    exact = oracle.core(inputs)
+    weights = _weights(subject, inputs).double()
+    allowed = weights_bound(inputs, exact, judge.roundoffs_for(subject, inputs.query.dtype)).sum(-1)
+    judge.require_within(weights.sum(-1), exact.weights.sum(-1), allowed, what="a row of the returned weights does not sum to 1 (or 0)")
+
+
+@check("weights.forbidden", Recipe({**FORMS, "mask": ("random", "padding", "single", "dead")}))
+def check_forbidden(subject, case):  # type: ignore[no-untyped-def]
+    inputs = case.core_inputs()
+    weights = _weights(subject, inputs)
+    leaking = ~oracle.core(inputs).visible & ~(weights == 0)
+    if bool(leaking.any()):
+        index = tuple(int(i) for i in leaking.nonzero()[0])
+        raise Violation("a forbidden key has a weight", got=float(weights[index]), expected=0.0, allowed=0.0, index=index)
+
+
+@check("weights.explain_output", Recipe(FORMS))
+def check_explain(subject, case):  # type: ignore[no-untyped-def]
+    """The returned weights times the values are the returned output."""
+    inputs = case.core_inputs()
+    outcome = subject.run(inputs, want_weights=True)
+    if outcome.weights is None:
+        raise SubjectError("returned", "no weights, though they were asked for")
+    judge.require_shape(outcome.weights, (case.batch, case.heads, case.q_len, case.kv_len), what="tensor of weights")
+    value = inputs.value.double().repeat_interleave(case.heads // case.kv_heads, 1)
+    _, allowed = judge.exact_core(subject, inputs)
+    judge.require_within(
+        outcome.weights.double() @ value, outcome.output.double(), allowed * 2, what="the returned weights do not give the returned output"
+    )
+
+

@@ -1,0 +1,52 @@
+"""Chapter window: inclusive distances (left, right), aligned like causal."""
+
+import torch
+
+from .. import judge
+from ..check import check
+from ..failures import Violation
+from ..recipes import WINDOWS, Recipe
+from ..tensors import ALIVE
+
+LENGTHS = ((6, 6), (9, 9), (4, 7), (7, 4), (1, 6), (33, 33), (40, 70))
+
+
+@check("window.value", Recipe({"window": WINDOWS, "lengths": LENGTHS, "values": ("normal", "integers")}))
+def check_value(subject, case):  # type: ignore[no-untyped-def]
+    judge.judge_core(subject, case.core_inputs(), what="a windowed output differs from the exact result")
+
+
+@check("window.count", Recipe({"window": ((0, 0), (1, 0), (2, 0), (3, 0)), "lengths": ((6, 6), (9, 9), (5, 5)), "causal": (False, True)}))
+def check_count(subject, case):  # type: ignore[no-untyped-def]
+    """Under causal, left = w keeps w + 1 keys: with equal scores the output is their mean."""
+    inputs = case.core_inputs()
+    inputs = inputs.replace(query=torch.zeros_like(inputs.query))
+    judge.judge_core(subject, inputs, what="the window keeps a wrong number of keys")
+
+
+@check("window.with_causal", Recipe({"window": WINDOWS, "causal": (True,), "lengths": LENGTHS}))
+def check_with_causal(subject, case):  # type: ignore[no-untyped-def]
+    judge.judge_core(subject, case.core_inputs(), what="a window and causal together do not mean both")
+
+
+@check("window.with_mask", Recipe({"window": WINDOWS, "mask": (*ALIVE, "dead"), "causal": (False, True), "lengths": LENGTHS}))
+def check_with_mask(subject, case):  # type: ignore[no-untyped-def]
+    judge.judge_core(subject, case.core_inputs(), what="a window and a mask together do not mean both")
+
+
+@check("window.outside", Recipe({"window": ((1, 1), (2, 0), (0, 2)), "lengths": ((6, 6), (9, 9), (33, 33)), "values": ("normal",)}))
+def check_outside(subject, case):  # type: ignore[no-untyped-def]
+    """What lies outside the window of one query does not reach it by a bit."""
+    inputs = case.core_inputs()
+    left, right = inputs.extent
+    row = case.q_len // 2
+    here = row + inputs.offset
+    outside = torch.ones(case.kv_len, dtype=torch.bool)
+    outside[max(0, here - left if left >= 0 else 0) : here + right + 1 if right >= 0 else case.kv_len] = False
+    change = outside[:, None]
+    moved = inputs.replace(
+        key=torch.where(change, inputs.key * -2 + 1, inputs.key), value=torch.where(change, inputs.value * 5 + 1, inputs.value)
+    )
+    before, after = subject.run(inputs).output[:, :, row], subject.run(moved).output[:, :, row]
+    if not torch.equal(before, after):
+        raise Violation("a key outside the window reaches the output", got="a change", expected="no change")

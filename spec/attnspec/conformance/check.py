@@ -1,0 +1,59 @@
+"""Checks and the clauses they belong to: a clause is data, a check is a function, the name joins them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, Literal
+
+from .recipes import Recipe
+
+On = Literal["core", "layer", "cached"]
+Function = Callable[[Any, Any], None]
+CHAPTERS = (
+    "shape", "value", "mask", "causal", "grouped", "scale", "bias", "softcap", "window", "dtype", "gradient",
+    "size", "layout", "state", "determinism", "dropout", "weights", "params", "refusal", "cache",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of one clause.
+
+    Attributes:
+        clause: Name of the clause.
+        function: `function(subject, case)`; raises `Violation`, or returns.
+        recipe: Which cases it is tried on.
+        on: What it is handed: a core (or the core view of a layer), a layer, or a cached layer.
+        effort: Factor on the number of cases: a check that finds more with more cases has more.
+    """
+
+    clause: str
+    function: Function
+    recipe: Recipe
+    on: On
+    effort: float = 1.0
+
+
+_CHECKS: list[Check] = []
+
+
+def check(clause: str, recipe: Recipe | None = None, *, on: On = "core", effort: float = 1.0) -> Callable[[Function], Function]:
+    """Enter a function as a check of `clause`."""
+
+    def enter(function: Function) -> Function:
+        _CHECKS.append(Check(clause, function, recipe or Recipe(), on, effort))
+        return function
+
+    return enter
+
+
+@cache
+def checks() -> dict[str, tuple[Check, ...]]:
+    """Return all checks by the name of their clause, importing every chapter."""
+    for chapter in CHAPTERS:
+        import_module(f"{__package__}.chapters.{chapter}")
+    found: dict[str, tuple[Check, ...]] = {}
+    for entry in _CHECKS:
+        found[entry.clause] = (*found.get(entry.clause, ()), entry)
+    return found

@@ -1,0 +1,90 @@
+"""What can go wrong when other people's code is called, as results rather than crashes."""
+
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from torch import Tensor
+
+from .._errors import UnsupportedFeatureError
+
+# Frames of these are machinery; the user's own line lies outside them.
+_MACHINERY = ("torch", "attnspec", "jaxtyping", "beartype", "einops", "hypothesis", "importlib")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the user's code."""
+
+    file: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line}  {self.text}"
+
+
+def is_machinery(filename: str) -> bool:
+    """Return whether a file belongs to torch, to attnspec or to a library between them and the user."""
+    if filename.startswith("<"):
+        return True
+    parts = Path(filename).parts
+    if "attnspec_impls" in parts:
+        return False
+    return any(part in _MACHINERY for part in parts)
+
+
+def user_place(trace: TracebackType | None) -> Place | None:
+    """Return the innermost frame of a traceback that is the user's own."""
+    frames = [f for f in traceback.extract_tb(trace) if not is_machinery(f.filename)]
+    if not frames:
+        return None
+    return Place(frames[-1].filename, frames[-1].lineno or 0, (frames[-1].line or "").strip())
+
+
+class SubjectError(Exception):
+    """The code under test raised, or returned what cannot be an attention output.
+
+    Attributes:
+        kind: Class name of what was raised, or `returned`.
+        refusal: Whether it said on purpose that it does not support this.
+        place: The user's line, where there is one.
+    """
+
+    def __init__(self, kind: str, message: str, *, place: Place | None = None, refusal: bool = False) -> None:
+        super().__init__(f"{kind}: {message}" if message else kind)
+        self.kind, self.message, self.place, self.refusal = kind, message, place, refusal
+
+    @classmethod
+    def of(cls, error: BaseException) -> "SubjectError":
+        """Wrap what the user's code raised."""
+        first = str(error).strip().split("\n")[0] if not isinstance(error, SystemExit) else f"exit({error.code})"
+        refusal = isinstance(error, NotImplementedError | UnsupportedFeatureError)
+        return cls(type(error).__name__, first[:400], place=user_place(error.__traceback__), refusal=refusal)
+
+
+class Violation(Exception):
+    """A clause that does not hold, with the numbers that show it.
+
+    Attributes:
+        what: One sentence.
+        got: The worst element, or a short description.
+        expected: What should have been there.
+        allowed: How far off a right implementation could be; None where there is no number.
+        index: Of the worst element.
+        ratio: Error over allowed error.
+        wrong: The whole wrong tensor, for naming the mistake; never reported.
+    """
+
+    def __init__(
+        self, what: str, *, got: object = None, expected: object = None, allowed: float | None = None,
+        index: tuple[int, ...] | None = None, ratio: float | None = None, wrong: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(what)
+        self.what, self.got, self.expected, self.allowed = what, got, expected, allowed
+        self.index, self.ratio, self.wrong = index, ratio, wrong
+
+
+class NotApplicable(Exception):
+    """The clause cannot be asked of this subject on this case; the reason is shown."""

@@ -1,0 +1,237 @@
+"""A layer under test, and the core inside it.
+
+`CoreView` reaches the core of a layer exactly: where a projection's input is its own, the projection
+is the identity and the input is the tensor; where queries, keys and values share one input, the
+inputs are one-hot positions and the tensor stands in the weights. A product with 0 or 1 is exact in
+every dtype, so each clause for a core holds a layer to the same numbers.
+"""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._inputs import CoreInputs, LayerInputs
+from .._slots import Slots
+from ..declaration import Declaration
+from ..precision import Precision, precision
+from ..weights import LayerWeights
+from .cases import Case
+from .failures import NotApplicable, SubjectError
+from .space import Space
+from .subject import LAYER_AXES, Caller, Outcome, guarded
+
+LAYER_GRADIENTS = ("query", "key", "value")
+
+
+class LayerSubject:
+    """A layer class (or a factory) under test."""
+
+    def __init__(self, declaration: Declaration, namespace: Mapping[str, Any], space: Space, *, name: str) -> None:
+        self.name, self.declaration, self.space = name, declaration, space
+        self.namespace = dict(namespace)
+        self.precision: Precision = precision(declaration.precision or "stored")
+        self.slots = Slots(declaration.weights)
+        assert declaration.new is not None
+        self._new = compile(declaration.new, "<declared new>", "eval")
+        self._biases: tuple[str, ...] | None = None
+
+    def construct(self, *, d_model: int, heads: int, kv_heads: int, d_k: int, d_v: int, bias: bool = True,
+                  dropout: float = 0.0, max_len: int = 64) -> nn.Module:  # fmt: skip
+        """Construct the user's module with its own initial weights.
+
+        Raises:
+            SubjectError: If the constructor raises.
+        """
+        names = {
+            "d_model": d_model, "heads": heads, "kv_heads": kv_heads, "group": heads // kv_heads, "d_k": d_k,
+            "d_v": d_v, "bias": bias, "dropout": dropout, "max_len": max_len,
+        }  # fmt: skip
+        module: nn.Module = guarded(eval, self._new, self.namespace | names)
+        return module
+
+    def layer_inputs(self, case: Case) -> LayerInputs:
+        """Build a case's inputs, without the biases that this layer does not have."""
+        inputs = case.layer_inputs()
+        return inputs.replace(weights=self.holdable(inputs.weights))
+
+    def holdable(self, weights: LayerWeights) -> LayerWeights:
+        """Return the weights as this layer can hold them: without biases that it has not.
+
+        A layer without an output projection is held to the identity there; that it is missing is for
+        the clause `params.output_projection` to say.
+        """
+        if "W_o" not in self.slots.names:
+            eye = torch.eye(weights.d_model, weights.W_o.shape[1], dtype=weights.W_o.dtype)
+            weights = weights.replace(W_o=eye, b_o=None)
+        if self._biases is None:
+            module = self.construct(d_model=4, heads=2, kv_heads=2, d_k=2, d_v=2)
+            self._biases = tuple(n for n in self.slots.present(module) if n.startswith("b_"))
+        drop = [n for n in ("b_q", "b_k", "b_v", "b_o") if n not in self._biases and getattr(weights, n) is not None]
+        return weights.replace(**dict.fromkeys(drop)) if drop else weights
+
+    def build(self, weights: LayerWeights, *, dropout: float = 0.0, max_len: int = 64) -> "Layer":
+        """Construct the module, load canonical weights, and put it in eval mode.
+
+        Raises:
+            SubjectError: If the module cannot be constructed or does not have the declared shapes.
+        """
+        module = self.construct(
+            d_model=weights.d_model, heads=weights.heads, kv_heads=weights.kv_heads, d_k=weights.d_k,
+            d_v=weights.d_v, bias=weights.has_bias, dropout=dropout, max_len=max(max_len, self.space.max_len or 0),
+        )  # fmt: skip
+        module = module.to(weights.W_q.dtype)
+        self.slots.write(module, weights)
+        return Layer(self, module.eval(), weights)
+
+    def run_layer(self, inputs: LayerInputs, *, want_weights: bool = False) -> Outcome:
+        """Build a fresh layer for the inputs and call it."""
+        return self.build(inputs.weights).run(inputs, want_weights=want_weights)
+
+    def core_view(self) -> "CoreView":
+        """Return the core inside this layer, as a subject of its own."""
+        return CoreView(self)
+
+
+@dataclass
+class Layer:
+    """One constructed layer with canonical weights in it."""
+
+    subject: LayerSubject
+    module: nn.Module
+    weights: LayerWeights
+
+    def run(self, inputs: LayerInputs, *, want_weights: bool = False) -> Outcome:
+        """Call the layer; the weights of `inputs` are not looked at.
+
+        Raises:
+            SubjectError: If it raises.
+            NotApplicable: If it does not take one of the arguments.
+        """
+        tensors = {"query": inputs.query}
+        for name in ("key", "value"):
+            if getattr(inputs, name) is not None:
+                tensors[name] = getattr(inputs, name)
+        for name in ("key", "value"):
+            if name in self.subject.declaration.arguments and name not in tensors and self._must_be_given(name):
+                tensors[name] = inputs.key_input if name == "key" else inputs.value_input
+        if self._shares_memory(tensors):
+            tensors.pop("value")
+        call = Caller(
+            self.subject.declaration, {**self.subject.namespace, "heads": self.weights.heads}, axes=LAYER_AXES
+        )
+        return call(self.module, tensors, inputs, d=self.weights.d_k, want_weights=want_weights)
+
+    def _must_be_given(self, name: str) -> bool:
+        """Whether the call always takes this tensor (`forward(q, k, v)`)."""
+        try:
+            parameter = inspect.signature(self.module.forward).parameters[self.subject.declaration.arguments[name]]
+        except (KeyError, TypeError, ValueError):
+            return False
+        return parameter.default is parameter.empty
+
+    def _shares_memory(self, tensors: Mapping[str, Tensor]) -> bool:
+        return "value" in tensors and "value" not in self.subject.declaration.arguments and self.subject.declaration.call is None
+
+    def gradients(self, inputs: LayerInputs, upstream: Tensor) -> tuple[Outcome, dict[str, Tensor]]:
+        """Call the layer and return the gradients of inputs and canonical parameters."""
+        names = [name for name in LAYER_GRADIENTS if getattr(inputs, name) is not None]
+        leaves = {name: getattr(inputs, name).detach().requires_grad_() for name in names}
+        self.module.zero_grad(set_to_none=True)
+        outcome = self.run(inputs.replace(**leaves))
+        if not outcome.output.requires_grad:
+            raise SubjectError("returned", "an output that is cut off from the graph: no gradient can flow")
+        guarded(outcome.output.backward, upstream)
+        found = {n: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for n, leaf in leaves.items()}
+        return outcome, found | self.subject.slots.read(self.module, self.weights, gradient=True)
+
+
+class CoreView:
+    """The core inside a layer, called through weights that make its projections exact."""
+
+    def __init__(self, layer: LayerSubject) -> None:
+        self.layer, self.name, self.declaration = layer, layer.name, layer.declaration
+        self.precision = layer.precision
+        sources = layer.space.sources
+        self._mode = "separate" if "separate" in sources else "memory" if "memory" in sources else "self"
+        features = layer.space.features - {"value_width"}
+        if self._mode == "self":
+            features = features - {"cross"}
+        self.space = replace(
+            layer.space, contract="core", features=features, embedded=self._mode != "separate", layouts=("contiguous",)
+        )
+
+    def _embed(self, inputs: CoreInputs) -> tuple[LayerInputs, dict[str, str]]:
+        """Return layer inputs whose projections give the core's tensors, and how each was placed."""
+        n = inputs.sizes
+        width, dtype = n["heads"] * n["d_k"], inputs.query.dtype
+        placed = {"q": "one_hot" if self._mode == "self" else "identity"}
+        placed |= dict.fromkeys("kv", "identity" if self._mode == "separate" else "one_hot")
+        tensors = {"q": inputs.query, "k": inputs.key, "v": inputs.value}
+        matrices, xs = {}, {}
+        for name, tensor in tensors.items():
+            flat = tensor.transpose(1, 2).flatten(2)
+            if placed[name] == "identity":
+                matrices[f"W_{name}"] = torch.eye(flat.shape[-1], width, dtype=dtype)
+                xs[name] = nn.functional.pad(flat, (0, width - flat.shape[-1]))
+            else:
+                rows = flat.shape[0] * flat.shape[1]
+                matrix = torch.zeros(flat.shape[-1], width, dtype=dtype)
+                matrix[:, :rows] = flat.flatten(0, 1).t()
+                matrices[f"W_{name}"] = matrix
+                xs[name] = torch.eye(rows, width, dtype=dtype).reshape(flat.shape[0], flat.shape[1], width)
+        weights = LayerWeights(
+            **matrices, W_o=torch.eye(width, dtype=dtype), heads=n["heads"], kv_heads=n["kv_heads"]
+        )  # type: ignore[arg-type]
+        key = None if self._mode == "self" else xs["k"]
+        value = xs["v"] if self._mode == "separate" else None
+        options = inputs.options()
+        return LayerInputs(query=xs["q"], key=key, value=value, weights=weights, **options), placed
+
+    def run(self, inputs: CoreInputs, *, want_weights: bool = False, dropout: float = 0.0) -> Outcome:
+        """Call the layer so that its core sees `inputs`."""
+        embedded, _ = self._embed(inputs)
+        layer = self.layer.build(embedded.weights, dropout=dropout, max_len=max(inputs.key.shape[2], 64))
+        if dropout:
+            layer.module.train()
+        outcome = layer.run(embedded, want_weights=want_weights)
+        return Outcome(self._heads(outcome.output, inputs), outcome.weights, outcome.raw, outcome.handed)
+
+    def _heads(self, output: Tensor, inputs: CoreInputs) -> Tensor:
+        batch, heads, q_len, _ = inputs.query.shape
+        if output.shape != (batch, q_len, heads * inputs.query.shape[-1]):
+            raise SubjectError(
+                "returned", f"an output of shape {tuple(output.shape)}; expected {(batch, q_len, heads * inputs.query.shape[-1])}"
+            )
+        return output.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+    def gradients(self, inputs: CoreInputs, upstream: Tensor, *, wrt: tuple[str, ...]) -> tuple[Outcome, dict[str, Tensor]]:
+        """Return the core's gradients, read from the layer's inputs or from its weights."""
+        embedded, placed = self._embed(inputs)
+        if "bias" in wrt:
+            embedded = embedded.replace(bias=inputs.bias.detach().requires_grad_())  # type: ignore[union-attr]
+        layer = self.layer.build(embedded.weights, max_len=max(inputs.key.shape[2], 64))
+        outcome, found = layer.gradients(embedded, upstream.transpose(1, 2).flatten(2).to(inputs.query.dtype))
+        gradients: dict[str, Tensor] = {}
+        for short, name in (("q", "query"), ("k", "key"), ("v", "value")):
+            tensor = getattr(inputs, name)
+            batch, heads, length, width = tensor.shape
+            if placed[short] == "identity":
+                flat = found[name][..., : heads * width]
+            else:
+                flat = found[f"W_{short}"][:, : batch * length].t().reshape(batch, length, heads * width)
+            gradients[name] = flat.unflatten(-1, (heads, width)).transpose(1, 2)
+        if "bias" in wrt:
+            grad = embedded.bias.grad  # type: ignore[union-attr]
+            gradients["bias"] = torch.zeros_like(inputs.bias) if grad is None else grad  # type: ignore[arg-type]
+        result = Outcome(self._heads(outcome.output, inputs), outcome.weights, outcome.raw, outcome.handed)
+        return result, {name: gradients[name] for name in wrt}
+
+
+def require_parameters(subject: LayerSubject) -> None:
+    """Raise `NotApplicable` where the layer's weights are not known."""
+    if not subject.space.has("parameters"):
+        raise NotApplicable("its weights are not known; declare them with --declare weights.W_q=...")

@@ -1,0 +1,10 @@
+"""Recognising attention code as people write it: by names first, then by small experiments.
+
+Names suggest, experiments decide, a declaration overrides both. What was found is said in one line
+each; two readings that both fit are a question to the user, never a silent choice.
+"""
+
+from .findings import Finding, Question, Recognition
+from .recognise import recognise
+
+__all__ = ["Finding", "Question", "Recognition", "recognise"]

@@ -1,0 +1,72 @@
+"""The names that people use, by what they mean. Each table is data: to teach a new name, add it here."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+# Parameters of a call, by contract argument.
+CALL_NAMES: dict[str, tuple[str, ...]] = {
+    "query": ("query", "q", "queries", "Q", "x", "hidden_states", "input", "inputs", "X", "src", "query_states", "x_q"),
+    "key": ("key", "k", "keys", "K", "key_states", "context", "memory", "encoder_hidden_states", "kv", "y", "x_kv", "key_value_states", "x_k"),
+    "value": ("value", "v", "values", "V", "value_states", "x_v"),
+    "mask": ("mask", "attn_mask", "attention_mask", "src_mask", "attn_bias_mask"),
+    "bias": ("bias", "attn_bias", "attention_bias", "position_bias", "rel_pos_bias"),
+    "causal": ("causal", "is_causal", "use_causal_mask"),
+    "scale": ("scale", "softmax_scale", "scaling", "sm_scale"),
+    "window": ("window", "window_size", "local_window"),
+    "softcap": ("softcap", "logits_soft_cap", "soft_cap", "logit_softcapping"),
+    "dropout": ("dropout", "dropout_p", "attn_dropout", "dropout_rate"),
+    "return_weights": ("return_weights", "need_weights", "return_attention", "output_attentions", "return_attn", "return_attn_weights"),
+}  # fmt: skip
+
+# Parameters of a constructor, by the contract name that is handed over.
+NEW_NAMES: dict[str, tuple[str, ...]] = {
+    "d_model": ("d_model", "embed_dim", "dim", "n_embd", "hidden_size", "d_in", "d_out", "embedding_dim", "model_dim", "width", "emb_dim",
+                "n_embed", "embed_size", "hidden_dim", "d_embed", "input_dim", "in_dim", "query_dim", "num_hiddens", "d_emb", "channels", "features"),
+    "heads": ("heads", "num_heads", "n_heads", "n_head", "h", "nhead", "num_attention_heads", "nheads", "n_query_heads", "num_q_heads", "head"),
+    "kv_heads": ("kv_heads", "num_kv_heads", "n_kv_heads", "num_key_value_heads", "num_kv_groups", "n_kv_groups", "n_kv_head", "num_kv_head", "kv_head"),
+    "group": ("group", "group_size", "n_rep", "num_groups_per_head"),
+    "d_k": ("d_k", "head_dim", "dim_head", "d_head", "head_size", "d_key", "d_qk"),
+    "d_v": ("d_v", "d_value"),
+    "dropout": ("dropout", "dropout_p", "attn_dropout", "attn_pdrop", "dropout_rate", "p_dropout", "drop", "p", "attn_drop", "attention_dropout"),
+    "bias": ("bias", "qkv_bias", "use_bias"),
+    "max_len": ("max_len", "context_length", "block_size", "max_seq_len", "seq_len", "max_length", "n_ctx", "max_position_embeddings", "ctx_len", "max_seq_length"),
+}  # fmt: skip
+
+# Where canonical tensors are kept, by the attribute that holds a linear layer.
+WEIGHT_NAMES: dict[str, tuple[str, ...]] = {
+    "q": ("W_q", "w_q", "W_query", "w_query", "q_proj", "query", "to_q", "q_linear", "wq", "WQ", "W_Q", "query_proj", "query_projection", "fc_q", "w_qs", "q_lin",
+          "linear_q", "q_map", "q", "Wq", "linears.0", "projections.0", "queries", "query_layer", "toqueries", "proj_q", "q_net", "w_q_proj", "query_linear"),
+    "k": ("W_k", "w_k", "W_key", "w_key", "k_proj", "key", "to_k", "k_linear", "wk", "WK", "W_K", "key_proj", "key_projection", "fc_k", "w_ks", "k_lin",
+          "linear_k", "k_map", "k", "Wk", "linears.1", "projections.1", "keys", "key_layer", "tokeys", "proj_k", "k_net", "w_k_proj", "key_linear"),
+    "v": ("W_v", "w_v", "W_value", "w_value", "v_proj", "value", "to_v", "v_linear", "wv", "WV", "W_V", "value_proj", "value_projection", "fc_v", "w_vs", "v_lin",
+          "linear_v", "v_map", "v", "Wv", "linears.2", "projections.2", "values", "value_layer", "tovalues", "proj_v", "v_net", "w_v_proj", "value_linear"),
+    "o": ("W_o", "w_o", "w_concat", "out_proj", "o_proj", "to_out.0", "to_out", "c_proj", "proj", "output", "dense", "wo", "WO", "W_O", "out", "fc_out", "fc",
+          "linears.3", "projections.3", "output_proj", "output_projection", "out_linear", "out_lin", "linear_out", "o", "Wo", "unifyheads", "fc_o", "proj_out",
+          "output_linear", "final_linear", "linear", "combine", "out_layer", "attn_out", "w_out", "W_out", "projection", "o_net", "proj_o"),
+    "qkv": ("qkv", "qkv_proj", "to_qkv", "c_attn", "W_qkv", "Wqkv", "in_proj", "w_qkv", "qkv_linear", "qkv_projection", "query_key_value", "attn", "proj_qkv", "W_pack", "qkv_layer", "linear_qkv"),
+    "kv": ("kv", "to_kv", "kv_proj", "W_kv", "w_kv", "kv_linear", "Wkv", "key_value"),
+}  # fmt: skip
+
+
+def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return a callable's parameters by name, without `self`; empty where Python cannot tell."""
+    try:
+        found = dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return {}
+    return {name: p for name, p in found.items() if name != "self"}
+
+
+def match_names(names: Iterable[str], table: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Return, for each meaning in `table`, the first of `names` that stands for it."""
+    there = list(names)
+    taken: set[str] = set()
+    found: dict[str, str] = {}
+    for meaning, words in table.items():
+        for word in words:
+            if word in there and word not in taken:
+                found[meaning] = word
+                taken.add(word)
+                break
+    return found

@@ -1,0 +1,145 @@
+"""Where a module keeps its weights: candidates by name and shape, decided by an experiment."""
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+
+from torch import Tensor, nn
+
+from .names import WEIGHT_NAMES
+
+Places = dict[str, str]
+
+
+def held_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return every tensor that could be a projection: parameters, and weights of layers in plain lists."""
+    found: dict[str, Tensor] = dict(module.named_parameters())
+    for name, value in vars(module).items():
+        if isinstance(value, list | tuple) and value and all(isinstance(v, nn.Module) for v in value):
+            for number, layer in enumerate(value):
+                found.update({f"{name}.{number}.{n}": p for n, p in layer.named_parameters()})
+        elif isinstance(value, Tensor) and value.dim() in (2, 3) and name not in found:
+            found[name] = value
+    return found
+
+
+def _find(tensors: Mapping[str, Tensor], words: tuple[str, ...], depth: int = 0) -> tuple[str, str | None] | None:
+    """Return path and bias path of the first layer, or bare parameter, that has one of the names."""
+    for word in words:
+        if f"{word}.weight" in tensors:
+            return f"{word}.weight", f"{word}.bias" if f"{word}.bias" in tensors else None
+        for bare in (word, f"{word}_weight"):
+            if bare in tensors:
+                bias = next((b for b in (f"{word}_bias", f"b{word[1:]}" if word[:1] in "wW" else "") if b in tensors), None)
+                return bare, bias
+    return None
+
+
+def _starred(tensors: Mapping[str, Tensor], words: tuple[str, ...]) -> tuple[str, str | None] | None:
+    """Return the path, with a star for the head, where each head has a layer of its own."""
+    for word in words:
+        for path in tensors:
+            parts = path.split(".")
+            if len(parts) >= 3 and parts[-1] == "weight" and parts[-2] == word and parts[-3].isdigit():
+                stem = ".".join((*parts[:-3], "*", word))
+                return f"{stem}.weight", f"{stem}.bias" if ".".join((*parts[:-1], "bias")) in tensors else None
+            if len(parts) == 3 and parts[-1] == "weight" and parts[-2].isdigit() and parts[0] in (word, f"{word}s"):
+                stem = f"{parts[0]}.*"
+                return f"{stem}.weight", f"{stem}.bias" if f"{parts[0]}.{parts[1]}.bias" in tensors else None
+    return None
+
+
+def _prefixes(tensors: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield the module's own level first, then each wrapper inside it."""
+    yield ""
+    yield from dict.fromkeys(path.split(".")[0] + "." for path in tensors if path.count(".") >= 2 and not path.split(".")[1].isdigit())
+
+
+def candidate_places(module: nn.Module, sizes: Mapping[str, int]) -> list[Places]:
+    """Return every reading of where the weights are that names and shapes allow; the likeliest first.
+
+    Args:
+        module: Constructed with `sizes`, whose values all differ.
+        sizes: `d_model`, `heads`, `kv_heads`, `d_k`, `d_v`.
+    """
+    tensors = held_tensors(module)
+    readings: list[Places] = []
+    for prefix in _prefixes(tensors):
+        inner = {path.removeprefix(prefix): t for path, t in tensors.items() if path.startswith(prefix)}
+        for places in _readings(inner, sizes):
+            readings.append({name: prefix + place for name, place in places.items()})
+        if readings:
+            break
+    return readings
+
+
+def _readings(tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> list[Places]:
+    found = {role: _starred(tensors, words) or _find(tensors, words) for role, words in WEIGHT_NAMES.items()}
+    options: list[list[Places]] = []
+    if found["q"] and found["k"] and found["v"]:
+        options += [_role(tensors, found[role], role, sizes) for role in ("q", "k", "v")]
+    elif found["q"] and found["kv"]:
+        options += [_role(tensors, found["q"], "q", sizes), _role(tensors, found["kv"], "kv", sizes)]
+    elif found["qkv"]:
+        options.append(_role(tensors, found["qkv"], "qkv", sizes))
+    else:
+        return []
+    taken = {path for role in ("q", "k", "v", "kv", "qkv") if found[role] for path in found[role][:1]}  # type: ignore[index]
+    if found["o"] and found["o"][0] not in taken:
+        options.append(_role(tensors, found["o"], "o", sizes))
+    if not all(options):
+        return []
+    # One way of storing for all of q, k and v together: mixtures are not a convention.
+    merged: list[Places] = []
+    for combination in product(*options):
+        styles = {place.partition(":")[2].strip().startswith("d_model") for p in combination for n, place in p.items() if n in ("W_q", "W_k", "W_v")}
+        if len(styles) <= 1:
+            merged.append({name: place for part in combination for name, place in part.items()})
+    return merged
+
+
+AXES: dict[str, tuple[str, ...]] = {
+    "q": ("heads*d_k d_model", "d_model heads*d_k", "heads d_model d_k", "heads d_k d_model", "d_model heads d_k"),
+    "k": ("kv_heads*d_k d_model", "d_model kv_heads*d_k", "kv_heads d_model d_k", "kv_heads d_k d_model", "d_model kv_heads d_k"),
+    "v": ("kv_heads*d_v d_model", "d_model kv_heads*d_v", "kv_heads d_model d_v", "kv_heads d_v d_model", "d_model kv_heads d_v"),
+    "o": ("d_model heads*d_v", "heads*d_v d_model", "heads d_v d_model", "d_model heads d_v"),
+    "qkv": ("3*heads*d_k d_model", "heads*3*d_k d_model", "d_model 3*heads*d_k", "d_model heads*3*d_k", "3 heads d_k d_model",
+            "3 heads d_model d_k", "heads*d_k*3 d_model", "3 d_model heads*d_k", "3 heads*d_k d_model"),
+    "kv": ("2*kv_heads*d_k d_model", "kv_heads*2*d_k d_model", "d_model 2*kv_heads*d_k", "d_model kv_heads*2*d_k"),
+}  # fmt: skip
+
+
+def _shape(axes: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the shape that axes would have."""
+    fused = {"3*heads*d_k": (sizes["heads"] + 2 * sizes["kv_heads"]) * sizes["d_k"]}
+    shape = []
+    for word in axes.split():
+        if word in fused:
+            shape.append(fused[word])
+            continue
+        size = 1
+        for factor in word.split("*"):
+            size *= int(factor) if factor.isdigit() else sizes[factor]
+        shape.append(size)
+    return tuple(shape)
+
+
+def _role(tensors: Mapping[str, Tensor], found: tuple[str, str | None] | None, role: str, sizes: Mapping[str, int]) -> list[Places]:
+    """Return the ways in which one place can hold one role."""
+    assert found is not None
+    path, bias = found
+    biased = {f"b_{role}": bias} if bias else {}
+    if "*" in path:
+        axes = "d_v d_model" if role == "v" else "d_model d_v" if role == "o" else "d_k d_model"
+        return [{f"W_{role}": f"{path} : {axes}", **biased}]
+    shape = tuple(tensors[path].shape)
+    ways = [axes for axes in AXES[role] if _shape(axes, sizes) == shape]
+    return [{f"W_{role}": f"{path} : {axes}", **_bias_place(role, bias, axes)} for axes in ways]
+
+
+def _bias_place(role: str, bias: str | None, axes: str) -> Places:
+    if bias is None:
+        return {}
+    if role not in ("qkv", "kv"):
+        return {f"b_{role}": bias}
+    kept = [word for word in axes.split() if word != "d_model"]
+    return {f"b_{role}": f"{bias} : {' '.join(kept)}"}
