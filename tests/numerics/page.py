@@ -35,8 +35,10 @@ def figures(results: dict[str, Any]) -> str:
     )
     count = sum(t["comparisons"] for t in results["totals"])
     parts = (
-        f"{count:,} comparisons in {results['seconds']} seconds on one core, torch {results['torch']}, "
-        f"cases from number {results['first_seed']}.\n",
+        (
+            f"{count:,} comparisons in {results['seconds']} seconds on one core, torch {results['torch']}, "
+            f"cases from number {results['first_seed']}.\n"
+        ),
         totals + "### By quantity\n",
         "The largest error/bound over all implementations, and the median of their medians.\n",
         _quantities(results["rows"]) + "### By implementation\n",
