@@ -8,7 +8,7 @@ import torch
 
 from attnspec._table import STAGES
 
-from .blame import Verdict, blame
+from .blame import blame
 from .frames import Place
 from .landmarks import PROJECTIONS
 from .match import Match
@@ -16,6 +16,7 @@ from .reading import Reading, Sight, read
 from .record import Event, Run, TensorRecord, record
 from .solve import Solver, bytes_of
 from .table import ContractRow, Departure, Failure, Row, TensorShape, Trace
+from .verdict import Verdict
 
 Key = tuple[object, ...]
 _ROLE_WORDS = {"q": "query", "k": "key", "v": "value"}
@@ -112,14 +113,15 @@ class _Rows:
         event, place = first.event, group.place
         ins = tuple(self._tensor(group, i, "inputs", ()) for i in range(len(event.inputs)))
         outs = tuple(self._tensor(group, i, "outputs", ins) for i in range(len(event.outputs)))
-        new = [t for t in outs] if event.memory == "copy" else []
-        shown = [s for s in group.runs.get(self.chosen, group.sights)]
+        new = list(outs) if event.memory == "copy" else []
+        shown = group.runs.get(self.chosen, group.sights)
         return Row(
             event.op, place.file, place.line, place.source, place.code, ins, outs, event.memory,
             "+".join(dict.fromkeys(bytes_of(t.shape, _width(t.dtype)) for t in new)) if len(new) == 1 else self._sum(new),
             self._times(group), tuple(dict.fromkeys(x for s in shown for x in s.stages)),
             tuple(dict.fromkeys(x for s in shown for x in s.reached)), tuple(sorted(group.runs)),
             not event.data or place.origin == "adaptor", next((s.event.error for s in group.sights if s.event.error), None),
+            place.callers,
         )  # fmt: skip
 
     def _first(self, group: _Group) -> Sight:
@@ -308,10 +310,18 @@ def _departure(
     number = numbers[_key(reading.sights[verdict.event].event)]
     row = rows[number]
     gives = f" gives {row.outputs[0]}" if row.outputs else ""
-    where = f"{Path(row.file).name}:{row.line}"
+    where = f"{Path(row.file).name}:{row.line}" + (f" (called from line {row.callers[0]})" if row.callers else "")
     return Departure(
-        verdict.stage, name, number, row.file, row.line, row.source, row.code, f"{where} {row.op}{gives}; {verdict.why}"
-    )  # fmt: skip
+        verdict.stage,
+        name,
+        number,
+        row.file,
+        row.line,
+        row.source,
+        row.code,
+        f"{where} {row.op}{gives}; {verdict.why}",
+        row.callers,
+    )
 
 
 def _failure(

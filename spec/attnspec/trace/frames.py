@@ -109,7 +109,7 @@ def place_of(frame: FrameType | None, stop: CodeType) -> Place:
     callers = tuple(f.f_lineno for f in around)
     code = expression(at.f_code, at.f_lasti, at.f_lineno)
     return Place(
-        at.f_code.co_filename, at.f_lineno, source, code or source, site, chosen,
+        at.f_code.co_filename, at.f_lineno, source, code or source, site, chosen, callers,
         apis[-1] if apis else None, origin, owner,
     )  # fmt: skip
 

@@ -37,22 +37,18 @@ def assigned_role(sight: Sight, output: int) -> str | None:
 
 def weight_role(run: Run, event: Event) -> str | None:
     """Return the role of the canonical weight that an event reads, by name or by value."""
-    canonical = {
-        n: t.detach().cpu().to(torch.float64) for n, t in run.weights.items() if n in ("W_q", "W_k", "W_v")
-    }
+    canonical = {n[-1]: _wide(t) for n, t in run.weights.items() if n in ("W_q", "W_k", "W_v")}
     for tensor in event.inputs:
-        if tensor.data or tensor.value is None:
+        if tensor.data or tensor.value is None or not tensor.value.is_floating_point():
             continue
-        if (
-            tensor.name is not None
-            and (role := role_in(tensor.name.removesuffix(".weight").replace("in_proj", ""))) is not None
-        ):
+        for role, weight in canonical.items():
+            for form in (weight, weight.T):
+                if tensor.value.shape == form.shape and torch.allclose(tensor.value, form, rtol=1e-2, atol=1e-3):
+                    return role
+        if tensor.name is not None and (role := role_in(tensor.name.removesuffix(".weight"))) is not None:
             return role
-        for name, weight in canonical.items():
-            if tensor.value.shape in (weight.shape, weight.T.shape) and (
-                torch.allclose(tensor.value.to(torch.float64), w, rtol=1e-3, atol=1e-5)
-                if tensor.value.shape == (w := weight).shape
-                else torch.allclose(tensor.value.to(torch.float64), weight.T, atol=1e-5)
-            ):
-                return name[-1]
     return None
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().to(torch.float64)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from .landmarks import MASK, SCALE, SCORES, SHARE, SOFTMAX, Chart
-from .match import Match, arrangements
+from .match import FORBIDDEN, Match, arrangements
 from .reading import Reading, Sight
 
 
@@ -75,8 +75,11 @@ def _guesses(chart: Chart) -> list[tuple[str, str, Tensor]]:
     return found
 
 
-def hidden_set(reading: Reading, suspect: Sight, match: Match) -> Tensor | None:
-    """Return where an event that was to mask the scores has changed them, in the axes of the scores."""
+def changed_sets(reading: Reading, suspect: Sight, match: Match) -> tuple[Tensor, Tensor] | None:
+    """Return where an event that was to mask the scores has changed them, and where it has taken their weight.
+
+    Both in the axes of the scores; None where the event's result has other axes.
+    """
     chart, output = reading.chart, suspect.event.outputs[0].value
     assert chart is not None
     mark = chart.landmarks[match.landmark]
@@ -85,8 +88,6 @@ def hidden_set(reading: Reading, suspect: Sight, match: Match) -> Tensor | None:
     for sizes, order, axes in arrangements(tuple(output.shape), tuple(mark.value.shape), mark.axes):
         if axes == match.axes:
             laid = output.reshape(sizes).permute(order).reshape(mark.value.shape)
-            kept = (laid - match.factor * mark.value).abs() <= reading.tolerance() * mark.rms * abs(
-                match.factor
-            )
-            return ~kept
+            allowed = reading.tolerance() * mark.rms * abs(match.factor)
+            return ~((laid - match.factor * mark.value).abs() <= allowed), ~(laid >= FORBIDDEN)
     return None

@@ -115,6 +115,8 @@ def record(run: Run) -> Recording:
         try:
             output = _invoke(recorder, run.call)
         except Exception as raised:  # the user's code may raise anything; it is a result
+            if recorder.is_own(raised):
+                raise
             error = raised
     found = list(_tensors(output))
     return Recording(recorder.finish(), found[0] if found else None, error, recorder.notes)
@@ -185,6 +187,7 @@ class _Recorder(TorchFunctionMode):
         self._data_storages: set[int] = set()
         self._names: dict[int, str] = {}
         self._fused_calls: set[int] = set()
+        self._theirs: list[BaseException] = []
         for name, tensor in (*run.weights.items(), *run.inputs.items()):
             self._names[id(tensor)] = name
             if name in run.inputs and is_data(name, tensor):
@@ -209,6 +212,7 @@ class _Recorder(TorchFunctionMode):
         try:
             result = func(*args, **kwargs)
         except Exception as error:
+            self._theirs.append(error)
             self._enter(op, place, before, [], "", settings, f"{type(error).__name__}: {error}")
             raise
         changed = [t for t, v in zip(given, versions, strict=True) if _version(t) != v]
@@ -315,6 +319,14 @@ class _Recorder(TorchFunctionMode):
             "_native_multi_head_attention", replace(place, owner=None), before, after, "copy", {}, None
         )
         return output.transpose(0, 1), weights
+
+    def is_own(self, error: BaseException) -> bool:
+        """Whether an exception is a mistake of the recorder, not a result of the code under it."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        inside = trace is not None and trace.tb_frame.f_code.co_filename in (__file__, place_of.__code__.co_filename)
+        return inside and not any(error is e for e in self._theirs)
 
     def finish(self) -> list[Event]:
         """Return the events as a reader counts them; see `tidy`."""
