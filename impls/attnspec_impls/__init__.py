@@ -20,6 +20,10 @@ CATALOGUE: tuple[str, ...] = (
     "fused_qkv_interleaved",
     "grouped_query",
     "sdpa",
+    "blockwise",
+    "mixed_precision",
+    "local_window",
     "math_core",
     "sdpa_core",
+    "blockwise_core",
 )

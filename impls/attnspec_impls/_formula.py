@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ._band import Band
 from ._types import Mask, Window
 
 
@@ -21,13 +22,11 @@ def visible_keys(
 ) -> Mask | None:
     """Combine mask, causal flag and window: a key is visible where all of them allow it.
 
-    Query `i` stands at key position `i + kv_len - q_len`, so the last query stands at the last key.
-
     Args:
         query: Only its length is read.
         key: Only its length is read.
         mask: True where a query may attend. None allows everything.
-        causal: Whether to hide the keys after a query's own position.
+        causal: Whether to hide the future; the last query stands at the last key.
         window: How many keys before and after its own position a query sees; -1 is unbounded.
 
     Returns:
@@ -35,17 +34,11 @@ def visible_keys(
 
     Clauses: mask.value, causal.value, causal.alignment, window.value.
     """
-    left, right = (-1, -1) if window is None else window
-    right = 0 if causal else right
-    if left < 0 and right < 0:
-        return mask
-    q_len, kv_len = query.shape[-2], key.shape[-2]
-    position = torch.arange(kv_len - q_len, kv_len, device=query.device)[:, None]
-    distance = torch.arange(kv_len, device=query.device) - position
-    near = distance >= -left if left >= 0 else distance <= right
-    if left >= 0 and right >= 0:
-        near = near & (distance <= right)
-    return near if mask is None else near & mask
+    band = Band.of(query, key, causal=causal, window=window)
+    near = band.allows(slice(0, band.q_len), slice(0, band.kv_len), query.device)
+    if near is None or mask is None:
+        return mask if near is None else near
+    return near & mask
 
 
 def attention_weights(

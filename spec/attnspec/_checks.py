@@ -119,17 +119,38 @@ def check_layer_sizes(
     Raises:
         ShapeError: Unless `heads` divides `d_model`, `kv_heads` divides `heads`, and `0 <= dropout < 1`.
     """
-    sizes = {"d_model": d_model, "heads": heads, "kv_heads": heads if kv_heads is None else kv_heads}
-    for name, size in sizes.items():
-        if size < 1:
-            problem = f"{name} must be at least 1; got {size}"
-            raise ShapeError(_message(function, problem, "refusal.sizes", "choose a positive size"))
+    kv_heads = heads if kv_heads is None else kv_heads
+    check_positive(function, d_model=d_model, heads=heads, kv_heads=kv_heads)
     if d_model % heads:
         problem = f"heads must divide d_model; got heads={heads}, d_model={d_model}"
         near = ", ".join(str(n) for n in range(1, d_model + 1) if d_model % n == 0)
         raise ShapeError(_message(function, problem, "refusal.sizes", f"choose heads among {near}"))
-    _check_grouping(function, heads, sizes["kv_heads"])
+    _check_grouping(function, heads, kv_heads)
     check_settings(function, dropout=dropout)
+
+
+def check_positive(function: str, **sizes: int) -> None:
+    """Refuse a size below 1.
+
+    Raises:
+        ShapeError: If one is.
+    """
+    for name, size in sizes.items():
+        if size < 1:
+            problem = f"{name} must be at least 1; got {size}"
+            raise ShapeError(_message(function, problem, "refusal.sizes", "choose a positive size"))
+
+
+def check_local_heads(function: str, local_heads: int, *, heads: int, group: int) -> None:
+    """Refuse a number of heads with a pattern of their own that splits a group or is too large.
+
+    Raises:
+        ShapeError: Unless it is a multiple of `group` between 0 and `heads`.
+    """
+    if local_heads % group or not 0 <= local_heads <= heads:
+        problem = f"local_heads must be a multiple of {group} between 0 and {heads}; got {local_heads}"
+        advice = "heads that share a key/value head share the pattern"
+        raise ShapeError(_message(function, problem, "refusal.sizes", advice))
 
 
 def check_layer_weights(
@@ -146,12 +167,12 @@ def check_layer_weights(
         if got != size:
             problem = f"weights must share axis {name} with the layer; got {got}, expected {size}"
             advice = "construct the layer with the sizes of the weights"
-            raise ShapeError(_message(function, problem, "params.canonical", advice, weights.tensors()))
+            raise ShapeError(_message(function, problem, "params.round_trip", advice, weights.tensors()))
     if weights.has_bias and not bias:
         present = ", ".join(name for name in BIASES if getattr(weights, name) is not None)
         problem = f"weights must have no biases, because the layer has none; got {present}, expected none"
         advice = "construct the layer with bias=True"
-        raise ShapeError(_message(function, problem, "params.canonical", advice))
+        raise ShapeError(_message(function, problem, "params.round_trip", advice))
 
 
 def check_settings(
@@ -165,16 +186,16 @@ def check_settings(
     """
     if scale is not None and not isfinite(scale):
         problem = f"scale must be a finite number; got {scale}"
-        raise ShapeError(_message(function, problem, "refusal.settings", "leave it out for d_k ** -0.5"))
+        raise ShapeError(_message(function, problem, "scale.explicit", "leave it out for d_k ** -0.5"))
     if softcap is not None and not (softcap > 0 and isfinite(softcap)):
         problem = f"softcap must be positive and finite; got {softcap}"
-        raise ShapeError(_message(function, problem, "refusal.settings", "leave it out for no cap"))
+        raise ShapeError(_message(function, problem, "softcap.value", "leave it out for no cap"))
     if window is not None and (len(tuple(window)) != 2 or min(window) < -1):
         problem = f"window must be two distances (left, right) of at least -1; got {window}"
-        raise ShapeError(_message(function, problem, "refusal.settings", "write -1 for an unbounded side"))
+        raise ShapeError(_message(function, problem, "window.value", "write -1 for an unbounded side"))
     if not 0 <= dropout < 1:
         problem = f"dropout must be at least 0 and below 1; got {dropout}"
-        raise ShapeError(_message(function, problem, "refusal.settings", "it is a probability"))
+        raise ShapeError(_message(function, problem, "dropout.rate_refused", "it is a probability"))
 
 
 def _check_dtypes(function: str, tensors: Mapping[str, Tensor]) -> None:
@@ -182,7 +203,7 @@ def _check_dtypes(function: str, tensors: Mapping[str, Tensor]) -> None:
     query = tensors["query"]
     if not query.is_floating_point():
         problem = f"query must be floating; got {_dtype(query)}, expected a floating dtype"
-        raise DtypeError(_message(function, problem, "refusal.dtype", "convert it with .float()", tensors))
+        raise DtypeError(_message(function, problem, "dtype.output", "convert it with .float()", tensors))
     for name, tensor in tensors.items():
         _check_same_dtype(function, name, tensor, tensors)
 
@@ -193,7 +214,9 @@ def _check_same_dtype(function: str, name: str, tensor: Tensor, tensors: Mapping
     if tensor.dtype != query.dtype and not torch.is_autocast_enabled(query.device.type):
         problem = f"{name} must have the dtype of query; got {_dtype(tensor)}, expected {_dtype(query)}"
         advice = "convert it with .to(query.dtype), or run under torch.autocast"
-        raise DtypeError(_message(function, problem, "dtype.mixed", advice, {**tensors, name: tensor}))
+        raise DtypeError(
+            _message(function, problem, "refusal.mixed_dtypes", advice, {**tensors, name: tensor})
+        )
 
 
 def _bind(function: str, tensors: Mapping[str, Tensor], dims_of: Mapping[str, Dims], sizes: Sizes) -> None:
@@ -204,7 +227,7 @@ def _bind(function: str, tensors: Mapping[str, Tensor], dims_of: Mapping[str, Di
         if tensor.dim() != rank:
             problem = f"{name} must have {rank} axes ({' '.join(dims)}); got {tensor.dim()}, expected {rank}"
             advice = "add an axis of size 1 for a single one, as in tensor[None]"
-            raise ShapeError(_message(function, problem, "refusal.shape", advice, tensors))
+            raise ShapeError(_message(function, problem, "shape.output", advice, tensors))
         for dim, size in zip(dims, tensor.shape, strict=True):
             expected, setter = sizes.setdefault(dim, (size, name))
             if size != expected:
@@ -216,14 +239,14 @@ def _unequal(
 ) -> ShapeError:
     """Build the error for an axis that two arguments should share and do not."""
     problem = f"{name} must share axis {axis} with {setter}; got {got}, expected {expected}"
-    advice = {
-        "batch": "give every sequence its own keys, or expand the batch axis first",
-        "kv_len": "keys and values are pairs, so take both from the same positions",
-        "d_k": "project both to the same width before scoring",
-        "kv_heads": "keys and values are pairs, so split both into the same heads",
-        "d_model": "project the input to the width of the layer first",
+    clause, advice = {
+        "batch": ("shape.output", "give every sequence its own keys, or expand the batch axis first"),
+        "kv_len": ("refusal.lengths", "keys and values are pairs, so take both from the same positions"),
+        "kv_heads": ("refusal.kv_heads", "keys and values are pairs, so split both into the same heads"),
+        "d_k": ("refusal.widths", "project both to the same width before scoring"),
+        "d_model": ("refusal.widths", "project the input to the width of the layer first"),
     }[axis]
-    return ShapeError(_message(function, problem, "refusal.shape", advice, tensors))
+    return ShapeError(_message(function, problem, clause, advice, tensors))
 
 
 def _check_grouping(
@@ -233,7 +256,7 @@ def _check_grouping(
     if kv_heads < 1 or heads % kv_heads:
         problem = f"kv_heads must divide heads; got kv_heads={kv_heads}, heads={heads}"
         advice = "query head h reads key/value head h // (heads // kv_heads)"
-        raise ShapeError(_message(function, problem, "grouped.divisible", advice, tensors))
+        raise ShapeError(_message(function, problem, "refusal.kv_heads", advice, tensors))
 
 
 def _check_mask_and_bias(
@@ -268,13 +291,15 @@ def _check_fits_scores(
         short, full = (" ".join(SCORES[-rank:]) for rank in MATRIX_RANKS)
         problem = f"{name} must have 2 axes ({short}) or 4 ({full}); got {tensor.dim()}, expected 2 or 4"
         advice = f"write {name}[:, None] if its first axis is batch, {name}[None] if it is heads"
-        raise ShapeError(_message(function, problem, "refusal.mask_rank", advice, {**tensors, name: tensor}))
+        clause = "refusal.mask_rank" if name == "mask" else "bias.value"
+        raise ShapeError(_message(function, problem, clause, advice, {**tensors, name: tensor}))
     for axis, got in zip(SCORES[-tensor.dim() :], tensor.shape, strict=True):
         expected = sizes[axis][0]
         if got != 1 and got != expected:  # not "in": a traced size is no constant
             problem = f"{name} must broadcast to the scores at {axis}; got {got}, expected 1 or {expected}"
             advice = f"its axes are {' '.join(SCORES[-tensor.dim() :])}"
-            raise ShapeError(_message(function, problem, "mask.broadcast", advice, {**tensors, name: tensor}))
+            clause = "refusal.mask_shape" if name == "mask" else "bias.value"
+            raise ShapeError(_message(function, problem, clause, advice, {**tensors, name: tensor}))
 
 
 def _dtype(tensor: Tensor) -> str:
