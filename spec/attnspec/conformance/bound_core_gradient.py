@@ -27,7 +27,7 @@ from attnspec.oracle.vectorised import CoreResult
 from attnspec.precision import Roundoffs
 
 from .bound import SHARP_LIMIT, Operands, Spread, core_error, operands, spread, weight_drift
-from .inexact import Off, accumulator_tiny, gamma, judged, known, product, score_tiny
+from .inexact import Off, accumulator_tiny, gamma, judged, known, partials, product, score_tiny
 
 
 def _recomputed(
@@ -91,11 +91,11 @@ def _through_softcap(
     return found.store(roundoffs.scores, score_tiny(roundoffs) * max(1.0, inputs.softcap), times=3)
 
 
-def _group(off: Off, group: int, unit: float) -> Off:
+def _group(off: Off, group: int, roundoffs: Roundoffs) -> Off:
     """Sum the gradients of a key/value head over the query heads that share it."""
     if group == 1:
         return off
-    error = off.error + gamma(group, unit) * off.size
+    error = off.error + partials(off.size, group, roundoffs)
     return Off(off.exact, error).map(lambda t: t.unflatten(1, (-1, group)).sum(2))
 
 
@@ -134,7 +134,7 @@ def core_gradients(
     }
     found = {name: off.store(out, stored_twice, times=2) for name, off in found.items()}
     found["value"] = product(held.map(lambda t: t.mT), upstream, roundoffs).store(out, tiny)
-    found |= {name: _group(found[name], group, out) for name in ("key", "value")}
+    found |= {name: _group(found[name], group, roundoffs) for name in ("key", "value")}
     if inputs.bias is not None:
         found["bias"] = _bias_gradient(inputs.bias, logits, roundoffs)
     return found

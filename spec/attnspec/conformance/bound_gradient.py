@@ -14,7 +14,7 @@ from attnspec.precision import Roundoffs
 
 from .bound_core_gradient import core_gradient_bounds, core_gradients, no_gradients
 from .bound_layer import layer_spread
-from .inexact import Off, gamma, judged, known, product
+from .inexact import Off, gamma, judged, known, partials, product
 
 __all__ = ["core_gradient_bounds", "layer_gradient_bounds"]
 
@@ -27,14 +27,20 @@ def _rows(tensor: Tensor) -> Tensor:
     return tensor.flatten(0, 1)
 
 
-def _parameters(name: str, gradient: Off, tensor: Off, roundoffs: Roundoffs, *, bias: bool) -> dict[str, Off]:
-    """Return the gradients of one projection's matrix and bias; `gradient` and `tensor` are `rows width`."""
+def _parameters(
+    name: str, gradient: Off, tensor: Off, roundoffs: Roundoffs, *, bias: bool, group: int
+) -> dict[str, Off]:
+    """Return the gradients of one projection's matrix and bias; `gradient` and `tensor` are `rows width`.
+
+    Where `group` heads share the projection, each may leave its part of the gradient by itself.
+    """
     rows, unit = gradient.exact.shape[0], roundoffs.accumulation
     found = {f"W_{name}": product(gradient.map(lambda t: t.mT), tensor, roundoffs)}
     if bias:
         error = (gradient.error + gamma(rows + 2, unit) * gradient.size).sum(0)
         found[f"b_{name}"] = Off(gradient.exact.sum(0), error)
-    return {n: off.store(roundoffs.output, roundoffs.output_smallest_normal) for n, off in found.items()}
+    apart = {n: Off(off.exact, off.error + partials(off.size, group, roundoffs)) for n, off in found.items()}
+    return {n: off.store(roundoffs.output, roundoffs.output_smallest_normal) for n, off in apart.items()}
 
 
 def _input_gradients(inputs: LayerInputs, gradients: dict[str, Off], roundoffs: Roundoffs) -> dict[str, Off]:
@@ -46,16 +52,17 @@ def _input_gradients(inputs: LayerInputs, gradients: dict[str, Off], roundoffs: 
     w = inputs.weights.to(torch.float64)
     key = "query" if inputs.key is None else "key"
     ends = {"q": "query", "k": key, "v": key if inputs.value is None else "value"}
-    heads = {"q": w.heads, "k": w.kv_heads, "v": w.kv_heads}
     found: dict[str, Off] = {}
     for end in dict.fromkeys(ends.values()):
         names = [name for name in ends if ends[name] == end]
         width = sum(gradients[name].exact.shape[-1] for name in names)
-        partial = gamma(width, roundoffs.accumulation) + gamma(sum(heads[n] for n in names), roundoffs.output)
+        rounding = gamma(width, roundoffs.accumulation)
         parts = [
-            product(gradients[n], known(getattr(w, f"W_{n}")), roundoffs, relative=partial) for n in names
+            product(gradients[n], known(getattr(w, f"W_{n}")), roundoffs, relative=rounding) for n in names
         ]
-        both = Off(sum(part.exact for part in parts), sum(part.error for part in parts))  # type: ignore[arg-type]
+        sizes = sum(gradients[n].size @ getattr(w, f"W_{n}").abs() for n in names)
+        error = sum(part.error for part in parts) + partials(sizes, len(names) * w.heads, roundoffs)
+        both = Off(sum(part.exact for part in parts), error)  # type: ignore[arg-type]
         found[end] = both.store(roundoffs.output, roundoffs.output_smallest_normal)
     return found
 
@@ -94,5 +101,7 @@ def layer_gradient_bounds(
     found = _input_gradients(inputs, gradients, roundoffs)
     for name, (gradient, tensor) in pairs.items():
         biased = getattr(w, f"b_{name}") is not None
-        found |= _parameters(name, gradient.map(_rows), tensor.map(_rows), roundoffs, bias=biased)
+        group = w.heads // w.kv_heads if name in "kv" else 1
+        flat = gradient.map(_rows), tensor.map(_rows)
+        found |= _parameters(name, *flat, roundoffs, bias=biased, group=group)
     return {n: judged(off.error, roundoffs) for n, off in found.items()}

@@ -21,7 +21,7 @@ from attnspec.oracle.vectorised import LayerResult
 from attnspec.precision import Roundoffs
 
 from .bound import SHARP_LIMIT, Operands, Spread, core_error, operands, spread
-from .inexact import gamma, judged, stored
+from .inexact import gamma, judged, partials, stored
 
 
 def projection_error(
@@ -44,9 +44,12 @@ def projection_error(
     size = tensor.abs() @ matrix
     carried = torch.zeros_like(size) if error is None else error @ matrix
     products = size + carried
-    partial = gamma(heads, unit) if heads > 1 else 0.0
     total = products if bias is None else products + bias.abs()
-    off = carried + partial * products + gamma(tensor.shape[-1] + 2, roundoffs.accumulation) * total
+    off = (
+        carried
+        + partials(products, heads, roundoffs)
+        + gamma(tensor.shape[-1] + 2, roundoffs.accumulation) * total
+    )
     if bias is not None:
         off = stored(exact - bias, off, unit, tiny)
     return stored(exact, off, unit, tiny)

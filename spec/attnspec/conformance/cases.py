@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from .._inputs import Alignment, CoreInputs, LayerInputs
 from ..weights import LayerWeights
-from .tensors import LAYOUTS, MASKS, VALUES
+from .tensors import ALIVE, LAYOUTS, MASKS, VALUES
 
 Sources = Literal["self", "memory", "separate"]
 
@@ -114,8 +114,17 @@ class Case:
     def _build_mask(self) -> Tensor | None:
         if self.mask is None:
             return None
-        mask = MASKS[self.mask](self._mask_shape(self.mask_axes), self.generator(4))
+        mask = self._with_own_position(MASKS[self.mask](self._mask_shape(self.mask_axes), self.generator(4)))
         return mask[0, 0] if self.mask_rank == 2 else mask
+
+    def _with_own_position(self, mask: Tensor) -> Tensor:
+        """Let each query see its own position where a causal or window rule could leave its mask nothing."""
+        positional = self.causal or self.window is not None
+        if self.mask not in ALIVE or not positional or mask.shape[-2] == 1 or mask.shape[-1] == 1:
+            return mask
+        offset = self.kv_len - self.q_len if self.alignment == "lower_right" else 0
+        own = torch.arange(self.q_len)[:, None] + offset == torch.arange(self.kv_len)[None, :]
+        return mask | own
 
     def _build_bias(self) -> Tensor | None:
         if self.bias is None:

@@ -24,6 +24,17 @@ def stored(value: Tensor, error: Tensor, unit: float, tiny: float, *, times: int
     return torch.add(error + flushed, size, alpha=gamma(times, unit))
 
 
+def partials(size: Tensor, count: int, roundoffs: Roundoffs) -> Tensor:
+    """Return the error of `count` partial sums stored each, given the sum of their absolute values.
+
+    Each may be so small that it is rounded to a subnormal number: an absolute error, however small the sum.
+    """
+    if count == 1:
+        return torch.zeros_like(size)
+    unit, tiny = roundoffs.output, roundoffs.output_smallest_normal
+    return torch.where(size > 0, gamma(count, unit) * size + count * unit * tiny, 0.0)
+
+
 def judged(bound: Tensor, roundoffs: Roundoffs) -> Tensor:
     """Return the bound for a comparison with the oracle, in float64 no better than what it judges."""
     return bound * 2 if roundoffs.accumulation <= unit_roundoff(torch.float64) else bound

@@ -82,8 +82,6 @@ def _usable(name: str, values: Sequence[Any], space: Space) -> Sequence[Any]:
     """Drop the options that the subject cannot be asked."""
     if name == "heads" and not space.has("grouped"):
         return tuple(dict.fromkeys((heads, heads) for heads, _ in values))
-    if name == "heads" and space.has("only_grouped_divisible"):
-        return values
     if name == "widths" and not space.has("value_width"):
         return tuple(dict.fromkeys((d_k, d_k) for d_k, _ in values))
     if name == "dtype":
@@ -103,7 +101,7 @@ def _feature(name: str, values: Sequence[Any]) -> st.SearchStrategy[Any]:
     listed = st.sampled_from(list(values))
     if name == "lengths":
         low = min(min(pair) for pair in values)
-        small = st.tuples(st.integers(low, 9), st.integers(low, 9))
+        small = st.tuples(st.integers(low, low + 8), st.integers(low, low + 8))
         return st.one_of(small, listed) if len(values) > 1 else listed
     if name == "batch" and len(values) > 1:
         return st.integers(min(values), max(values))

@@ -5,11 +5,15 @@ oracle's stages, `render` and `page` show the result. What constructs and calls 
 """
 
 from .build import trace_runs
+from .compare import Comparison, compare
+from .page import to_html
 from .record import Event, Recording, Run, record
+from .render import render_table, to_json, to_markdown
 from .solve import Solver, prime_sizes
 from .table import ContractRow, Departure, Failure, Row, TensorShape, Trace
 
 __all__ = [
+    "Comparison",
     "ContractRow",
     "Departure",
     "Event",
@@ -20,7 +24,12 @@ __all__ = [
     "Solver",
     "TensorShape",
     "Trace",
+    "compare",
     "prime_sizes",
     "record",
+    "render_table",
+    "to_html",
+    "to_json",
+    "to_markdown",
     "trace_runs",
 ]

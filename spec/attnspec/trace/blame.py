@@ -5,21 +5,34 @@ is one either. The first suspect is the place; what it was given says which row 
 whose output is right is never suspected, whatever it does on the way.
 """
 
-from .landmarks import AGGREGATE, MASK, OUTPUT, SCORES, SOFTMAX
+from .landmarks import AGGREGATE, MASK, OUTPUT, PROJECTIONS, SCORES, SOFTMAX
 from .match import Match
-from .reading import Reading, Sight
+from .reading import MOVES, Reading, Sight, is_rearranged
 from .record import TensorRecord
-from .verdict import Verdict, verdict_on
+from .verdict import Verdict, role_of, verdict_on
 
 
 def blame(reading: Reading) -> Verdict | None:
     """Return where a run departs from the contract; None if it is right or cannot be compared."""
-    if reading.chart is None or reading.correct or reading.recording.error is not None:
+    if reading.chart is None or reading.correct:
         return None
+    if reading.recording.error is not None:
+        return _moved_before_failure(reading)
     suspect = next((s for s in reading.sights if _is_suspect(reading, s)), None)
     if suspect is None:
         return _dead_rows(reading) or _left_out(reading)
     return _changed_behind(reading, suspect) or verdict_on(reading, suspect)
+
+
+def _moved_before_failure(reading: Reading) -> Verdict | None:
+    """In code that fails half-way only heads that were cut wrongly are sure: the rest may not be done yet."""
+    for sight in reading.sights:
+        roles = {
+            m.landmark[0] for found in sight.inputs for m in found if m.sound and role_of(m) in PROJECTIONS
+        }
+        if roles and sight.event.op in MOVES and is_rearranged(sight) and _is_suspect(reading, sight):
+            return verdict_on(reading, sight)
+    return None
 
 
 def _is_suspect(reading: Reading, sight: Sight) -> bool:
@@ -50,7 +63,9 @@ def _is_constant(tensor: TensorRecord) -> bool:
 
 
 def _is_clean(reading: Reading, tensor: TensorRecord, found: tuple[Match, ...]) -> bool:
-    if tensor.name in reading.run.inputs or any(m.sound or m.grade == "rows" or _is_shifted_key(m) for m in found):
+    if tensor.name in reading.run.inputs or any(
+        m.sound or m.grade == "rows" or _is_shifted_key(m) for m in found
+    ):
         return True
     if found:  # an offset: what made it is the suspect
         return False
@@ -89,7 +104,9 @@ def _dead_rows(reading: Reading) -> Verdict | None:
             if any(m.hidden == "filled" and m.finite for found in s.outputs for m in found)
         ]
         if match.dead == "finite" and filled:
-            why = "its fill is a finite number, so a query that sees nothing gets the plain mean of all values"
+            why = (
+                "its fill is a finite number, so a query that sees nothing gets the plain mean of all values"
+            )
             return Verdict(MASK, filled[-1], why)
         words = "NaN" if match.dead == "nan" else "weights"
         why = f"a query that sees nothing gets {words}; the contract gives it zeros"
@@ -106,7 +123,9 @@ def _left_out(reading: Reading) -> Verdict | None:
     found = [m for matches in last.outputs for m in matches] if last is not None else []
     names = {m.landmark for m in found}
     if chart.layer and "mixed" in names and "output" not in names:
-        return Verdict(OUTPUT, at, "it is returned; the contract's last row, the product with W_o, is missing")
+        return Verdict(
+            OUTPUT, at, "it is returned; the contract's last row, the product with W_o, is missing"
+        )
     if names & {"output", "mixed"}:
         why = "it holds the contract's values with the axes in another order"
         return Verdict(OUTPUT if chart.layer else AGGREGATE, at, why)

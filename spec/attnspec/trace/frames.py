@@ -13,9 +13,9 @@ import jaxtyping
 import torch
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
-_ROOTS = tuple(
-    str(Path(root).resolve()) + "/"
-    for root in (_PACKAGE, *(Path(m.__file__).parent for m in (torch, jaxtyping, beartype)))
+_ROOTS = (
+    _PACKAGE + "/",
+    *(str(Path(m.__file__ or "").resolve().parent) + "/" for m in (torch, jaxtyping, beartype)),
 )
 _STDLIB = str(Path(sysconfig.get_paths()["stdlib"]).resolve()) + "/"
 
@@ -105,7 +105,9 @@ def place_of(frame: FrameType | None, stop: CodeType) -> Place:
         return Place("", 0, "", "", site, 0, (), None, origin, owner)
     at = stack[chosen][0]
     source = linecache.getline(at.f_code.co_filename, at.f_lineno).strip()
-    around = [stack[i][0] for i in users if i > chosen and stack[i][0].f_code.co_filename == at.f_code.co_filename]
+    around = [
+        stack[i][0] for i in users if i > chosen and stack[i][0].f_code.co_filename == at.f_code.co_filename
+    ]
     callers = tuple(f.f_lineno for f in around)
     code = expression(at.f_code, at.f_lasti, at.f_lineno)
     return Place(

@@ -15,8 +15,10 @@ from attnspec._table import STAGES
 
 ROLES = ("q", "k", "v")
 PROJECTIONS = {
-    "q": stages.project_queries.__name__, "k": stages.project_keys.__name__, "v": stages.project_values.__name__
-}  # fmt: skip
+    "q": stages.project_queries.__name__,
+    "k": stages.project_keys.__name__,
+    "v": stages.project_values.__name__,
+}
 SPLIT, FIRST, SHARE = stages.split_heads.__name__, stages.heads_first.__name__, stages.share_heads.__name__
 SCORES, SCALE, CAP, BIAS = (
     f.__name__ for f in (stages.scores, stages.scale_scores, stages.cap_scores, stages.add_bias)
@@ -33,8 +35,8 @@ class Landmark:
     """One value that code may pass through.
 
     Attributes:
-        name: `q`, `k`, `v`, `k shared`, `v shared`, `qkv`, `kv`, `scores`, `cap`, `bias`, `weights`, `mixed`, `output`,
-            or `input` and the input's name.
+        name: `q`, `k`, `v`, `k shared`, `v shared`, `qkv`, `kv`, `scores`, `cap`, `bias`, `weights`, `mixed`,
+            `output`, or `input` and the input's name.
         value: The oracle's value, one dimension an atomic axis.
         axes: The name of each dimension.
         kind: How a tensor is compared with it (see `match`).
@@ -167,8 +169,9 @@ def _bundles(values: Mapping[str, Tensor]) -> dict[str, Landmark]:
 def _rows(steps: Mapping[str, Tensor], layer: bool, grouped: bool, masked: bool) -> tuple[str, ...]:
     moved = [f"{s}:{r}" for r in ROLES for s in (PROJECTIONS[r], SPLIT, FIRST)] if layer else []
     moved.sort(key=lambda s: list(STAGES).index(s.split(":")[0]))
+    moved = [s.split(":")[0] if s.startswith("project") else s for s in moved]
+    shared = [f"{SHARE}:k", f"{SHARE}:v"] if grouped else []
     kept = [s for s in (CAP, BIAS) if s in steps]
-    return (
-        *(s.split(":")[0] if s.startswith("project") else s for s in moved), *((f"{SHARE}:k", f"{SHARE}:v") if grouped else ()),
-        SCORES, SCALE, *kept, *((MASK,) if masked else ()), SOFTMAX, AGGREGATE, *((MERGE, OUTPUT) if layer else ()),
-    )  # fmt: skip
+    masking = [MASK] if masked else []
+    last = [MERGE, OUTPUT] if layer else []
+    return (*moved, *shared, SCORES, SCALE, *kept, *masking, SOFTMAX, AGGREGATE, *last)

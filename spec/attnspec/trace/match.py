@@ -1,15 +1,15 @@
 """Compare a traced tensor with the landmarks: by value, whatever the order of its axes."""
 
 from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import permutations
 from math import isfinite, prod
 
 import torch
 from torch import Tensor
 
+from .arrange import arrangements
 from .landmarks import Chart, Landmark
 
 TOLERANCES = {"float64": 1e-6, "float32": 1e-3, "float16": 3e-2, "bfloat16": 1e-1}
@@ -25,8 +25,8 @@ class Match:
         landmark: The landmark's name.
         axes: For each axis of the tensor, the atomic axes that lie in it, outermost first.
         factor: The tensor is the landmark times this.
-        grade: `whole`; `part` (a slice, as in a loop); `rows` (each row times a factor of its own, as before a
-            softmax divides); `offset` (it differs by one vector over the features: a bias is missing or another).
+        grade: `whole`; `part` (a slice, as in a loop); `rows` (each row times a factor of its own, as before
+            a softmax divides); `offset` (it differs by one vector over the features, as without a bias).
         hidden: What stands where the mask forbids: `none` (nothing is hidden), `open`, `filled`, `partly`.
         finite: Whether the fill is a finite number.
         dead: Rows that see nothing: `same` as the contract's, `finite` or `nan`.
@@ -277,47 +277,3 @@ def _means(scores: Tensor, seen: Tensor) -> Tensor:
 
 def _centred(scores: Tensor, seen: Tensor) -> Tensor:
     return (scores - _means(scores, seen)).masked_fill(~seen, 0.0)
-
-
-def _in_order(group: list[str]) -> bool:
-    """Whether heads that share an axis with their width, or with their groups, lie as the contract lays them."""
-    ranks = [r for a in group if (r := {"kv_heads": 0, "heads": 0, "group": 1, "d_k": 2, "d_v": 2}.get(a)) is not None]
-    return ranks == sorted(ranks) or "3" in group or "2" in group
-
-
-@lru_cache(maxsize=4096)
-def arrangements(
-    shape: tuple[int, ...], sizes: tuple[int, ...], names: tuple[str, ...]
-) -> tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[str, ...], ...]], ...]:
-    """Return every way to see a shape as atomic axes laid in some order, some of them merged.
-
-    Returns:
-        For each way: the sizes to reshape to, the permutation back to the landmark's order, and which
-        atomic axes lie in each axis of the shape. Axes of size 1 are nobody's.
-    """
-    atoms = [i for i, size in enumerate(sizes) if size != 1]
-    found = []
-
-    def lay(
-        axis: int, left: tuple[int, ...], groups: tuple[tuple[int, ...], ...]
-    ) -> Iterator[tuple[tuple[int, ...], ...]]:
-        if axis == len(shape):
-            if not left:
-                yield groups
-            return
-        if shape[axis] == 1:
-            yield from lay(axis + 1, left, (*groups, ()))
-            return
-        for count in range(1, len(left) + 1):
-            for chosen in permutations(left, count):
-                if prod(sizes[c] for c in chosen) == shape[axis]:
-                    yield from lay(axis + 1, tuple(x for x in left if x not in chosen), (*groups, chosen))
-
-    for groups in lay(0, tuple(atoms), ()):
-        if not all(_in_order([names[a] for a in group]) for group in groups):
-            continue
-        laid = [a for group in groups for a in group]
-        order = tuple(laid.index(a) for a in atoms)
-        axes = tuple(tuple(names[a] for a in group) for group in groups)
-        found.append((tuple(sizes[a] for a in laid), order, axes))
-    return tuple(found)

@@ -43,10 +43,12 @@ def weight_role(run: Run, event: Event) -> str | None:
             continue
         for role, weight in canonical.items():
             for form in (weight, weight.T):
-                if tensor.value.shape == form.shape and torch.allclose(tensor.value, form, rtol=1e-2, atol=1e-3):
+                if tensor.value.shape == form.shape and torch.allclose(
+                    tensor.value, form, rtol=1e-2, atol=1e-3
+                ):
                     return role
-        if tensor.name is not None and (role := role_in(tensor.name.removesuffix(".weight"))) is not None:
-            return role
+        if tensor.name is not None and (named := role_in(tensor.name.removesuffix(".weight"))) is not None:
+            return named
     return None
 
 

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
+from .arrange import arrangements
 from .landmarks import MASK, SCALE, SCORES, SHARE, SOFTMAX, Chart
-from .match import FORBIDDEN, Match, arrangements
+from .match import FORBIDDEN, Match
 from .reading import Reading, Sight
 
 
@@ -76,7 +77,7 @@ def _guesses(chart: Chart) -> list[tuple[str, str, Tensor]]:
 
 
 def changed_sets(reading: Reading, suspect: Sight, match: Match) -> tuple[Tensor, Tensor] | None:
-    """Return where an event that was to mask the scores has changed them, and where it has taken their weight.
+    """Return where an event meant as a mask has changed scores, and where it has taken their weight.
 
     Both in the axes of the scores; None where the event's result has other axes.
     """

@@ -31,12 +31,13 @@ from .record import Event, Recording, Run, TensorRecord
 MOST_PER_SITE = 48  # executions of one call whose values are compared; a longer loop is taken on trust
 LOG2_E = 1.4426950408889634  # a softmax in base 2 takes its scores times this
 FEATURES = ("d_k", "d_v")
-MOVES = frozenset({
-    "view", "reshape", "transpose", "permute", "contiguous", "swapaxes", "swapdims", "movedim", "flatten", "unflatten",
-    "rearrange", "T", "mT", "clone", "view_as", "reshape_as", "squeeze", "unsqueeze", "expand", "to", "split", "chunk",
-    "unbind", "getitem", "cat", "stack", "concat", "tensor_split", "repeat", "repeat_interleave", "detach", "narrow",
-    "select", "expand_as", "type_as", "float", "double", "half", "bfloat16", "hstack", "vstack", "moveaxis", "roll", "tile",
-})  # fmt: skip
+_MOVE_NAMES = """
+    view reshape transpose permute contiguous swapaxes swapdims movedim moveaxis flatten unflatten rearrange
+    T mT clone view_as reshape_as squeeze unsqueeze expand expand_as to type_as float double half bfloat16
+    detach split chunk tensor_split unbind getitem narrow select cat concat stack hstack vstack repeat
+    repeat_interleave tile roll
+"""
+MOVES = frozenset(_MOVE_NAMES.split())
 
 
 @dataclass(slots=True)
@@ -169,7 +170,7 @@ def _stages(match: Match, sight: Sight, chart: Chart) -> tuple[str, ...]:
         if step is None:
             scaled = any(abs(match.factor / chart.scale - c) < 1e-2 for c in (1.0, LOG2_E))
             step = SCALE if scaled and abs(match.factor - 1) > 1e-2 else SCORES
-            scaled_name = (SCORES, SCALE) if step == SCALE else (SCORES,)
+            scaled_name: tuple[str, ...] = (SCORES, SCALE) if step == SCALE else (SCORES,)
         else:
             scaled_name = (SCORES, SCALE, step)
         came = {m.landmark for found in sight.inputs for m in found if m.sound}

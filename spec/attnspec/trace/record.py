@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from .frames import Place, caller, frame_of, place_of, place_of_error
+from .tidy import tidy
 
 LARGEST_KEPT = 1 << 21  # elements; a larger tensor is shown, but its values are not compared
 
@@ -21,10 +22,11 @@ _NAMES = {
     "imul": "mul_", "iadd": "add_", "isub": "sub_", "itruediv": "div_", "idiv": "div_", "setitem": "setitem_",
 }  # fmt: skip
 _PROPERTIES = frozenset({"T", "mT", "H", "mH", "data", "real"})
-_SILENT = frozenset({
-    "requires_grad_", "retain_grad", "register_hook", "backward", "grad", "__get__", "__set__", "__repr__", "__format__",
-    "__iter__", "__len__", "__bool__", "__contains__", "__deepcopy__", "has_names", "__reduce_ex__",
-})  # fmt: skip
+_SILENT_NAMES = """
+    requires_grad_ retain_grad register_hook backward grad __get__ __set__ __repr__ __format__ __iter__
+    __len__ __bool__ __contains__ __deepcopy__ __reduce_ex__ has_names
+"""
+_SILENT = frozenset(_SILENT_NAMES.split())
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Run:
     Attributes:
         sizes: The contract's axes and their sizes in this run.
         call: Runs the user's code; the module is built and its weights are loaded.
-        inputs: Named input tensors. Names with `mask` or `bias` in them are not the data that is attended over.
+        inputs: Named input tensors. What has `mask` or `bias` in its name is not data that is attended over.
         weights: Named parameters, by canonical name where one is known.
         oracle_steps: The oracle's stage values on the same inputs and weights; None compares nothing.
     """
@@ -227,8 +229,16 @@ class _Recorder(TorchFunctionMode):
             self._enter(op, place, before, outputs, memory, settings, None)
         return result
 
-    def _enter(self, op: str, place: Place, before: list[TensorRecord], outputs: list[TensorRecord], memory: str,
-               settings: dict[str, Any], error: str | None) -> None:  # fmt: skip
+    def _enter(
+        self,
+        op: str,
+        place: Place,
+        before: list[TensorRecord],
+        outputs: list[TensorRecord],
+        memory: str,
+        settings: dict[str, Any],
+        error: str | None,
+    ) -> None:
         data = any(b.data for b in before) and not op.endswith("_like")
         self.events.append(Event(len(self.events), op, place, before, outputs, memory, settings, error, data))
 
@@ -245,11 +255,16 @@ class _Recorder(TorchFunctionMode):
         storage = _storage(tensor)
         contiguous = tensor.is_contiguous() if tensor.layout is torch.strided else False
         return TensorRecord(
-            tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), contiguous, storage, self._snapshot(tensor),
-            self._names.get(id(tensor)), self._producer.get(id(tensor), self._made.get(storage)),
-            self._writer.get(storage),
-            storage in self._data_storages,
-        )  # fmt: skip
+            shape=tuple(tensor.shape),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            contiguous=contiguous,
+            storage=storage,
+            value=self._snapshot(tensor),
+            name=self._names.get(id(tensor)),
+            producer=self._producer.get(id(tensor), self._made.get(storage)),
+            writer=self._writer.get(storage),
+            data=storage in self._data_storages,
+        )
 
     def _snapshot(self, tensor: Tensor) -> Tensor | None:
         version = _version(tensor)
@@ -290,7 +305,7 @@ class _Recorder(TorchFunctionMode):
         return call
 
     def _run_fused(self, place: Place) -> Any:
-        """Take the fused path of `torch.nn.MultiheadAttention` where only this mode keeps it from being taken."""
+        """Take the fused path of `torch.nn.MultiheadAttention` where only this mode is in its way."""
         frame = frame_of(place.owner)
         seen = frame.f_locals if frame is not None else {}
         module = seen.get("self")
@@ -325,7 +340,10 @@ class _Recorder(TorchFunctionMode):
         trace = error.__traceback__
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
-        inside = trace is not None and trace.tb_frame.f_code.co_filename in (__file__, place_of.__code__.co_filename)
+        inside = trace is not None and trace.tb_frame.f_code.co_filename in (
+            __file__,
+            place_of.__code__.co_filename,
+        )
         return inside and not any(error is e for e in self._theirs)
 
     def finish(self) -> list[Event]:
@@ -350,41 +368,3 @@ def _version(tensor: Tensor) -> int:
 def is_data(name: str, tensor: Tensor) -> bool:
     """Say whether an input is attended over; masks and biases are not."""
     return tensor.is_floating_point() and "mask" not in name and "bias" not in name
-
-
-def tidy(events: list[Event], fused: set[int]) -> list[Event]:
-    """Leave out what a fused call replaced, join what one einops call did, and renumber."""
-    kept: list[Event] = []
-    number: dict[int, int] = {}
-    joined: tuple[Any, ...] = ()
-    sites: set[Any] = set()
-    for event in events:
-        if event.place.owner in fused and event.place.owner is not None:
-            continue
-        last = kept[-1] if kept else None
-        call = (event.place.api, event.place.site[event.place.depth :])
-        if (
-            last is not None
-            and event.place.api is not None
-            and call == joined
-            and event.place.site not in sites
-        ):
-            sites.add(event.place.site)
-            known = {id(t.value) for t in last.outputs}
-            last.inputs += [t for t in event.inputs if id(t.value) not in known and t.producer != last.index]
-            last.outputs, last.error = event.outputs, event.error
-            last.memory = last.memory if event.memory in ("same", "view") else event.memory
-            last.data |= event.data
-            number[event.index] = len(kept) - 1
-            continue
-        number[event.index] = len(kept)
-        joined, sites = call, {event.place.site}
-        if event.place.api is not None:
-            event.op = event.place.api
-        kept.append(event)
-    for position, event in enumerate(kept):
-        event.index = position
-        for tensor in (*event.inputs, *event.outputs):
-            tensor.producer = number.get(tensor.producer) if tensor.producer is not None else None
-            tensor.writer = number.get(tensor.writer) if tensor.writer is not None else None
-    return kept

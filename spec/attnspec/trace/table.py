@@ -5,15 +5,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TensorShape:
-    """One tensor of a row: its symbolic shape, and how it lies in memory."""
+    """One tensor of a row, or `times` alike: its symbolic shape, and how it lies in memory."""
 
     shape: tuple[str, ...]
     dtype: str
     contiguous: bool
     name: str | None = None
+    times: str = "1"
 
     def __str__(self) -> str:
-        return f"({', '.join(self.shape)})"
+        many = "" if self.times == "1" else f"{self.times} × "
+        return f"{many}({', '.join(self.shape)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,8 @@ class Row:
 
     Attributes:
         op: The operation.
-        file: File of the call; `line`, `source` (the whole line) and `code` (the calling expression) likewise.
+        file: File of the call.
+        line: Its line; `source` is that line, `code` the calling expression alone.
         inputs: Its tensors before the call.
         outputs: Its results.
         memory: `copy`, `view`, `same` or `in place`.
@@ -31,7 +34,7 @@ class Row:
         stages: The contract's rows whose values its results are; a role after a colon.
         reached: Those of `stages` that no row above had.
         runs: The numbers of the runs that came here; all of them unless the path depends on sizes or data.
-        side: Whether it only prepares numbers (masks, constants, weights) and does not touch what is attended over.
+        side: Whether it only prepares masks, constants or weights and does not touch what is attended over.
         error: What it raised.
         callers: Lines of the same file that led there, nearest first, where the call is in a helper.
     """
@@ -64,7 +67,7 @@ class ContractRow:
         takes: Shapes it takes, in the names that this trace uses.
         gives: Shape it gives.
         status: `passed` (a tensor of the code is this row's), `fused` (a later row is reached without it),
-            `departs` (the code goes wrong here), `missing` (not found) or `unknown` (nothing to compare with).
+            `departs` (the code goes wrong here) or `missing` (not found).
         row: Number of the first row of the trace that reaches it, or that fuses it.
     """
 

@@ -27,9 +27,26 @@ WORDS = {"q": "queries", "k": "keys", "v": "values"}
 OFFSET = "it differs from the contract's by one vector at every position: a bias is missing or is another"
 OTHER_HEAD = "in the contract query head h reads key/value head h // group; here it reads another"
 _SOFTMAX_OPS = frozenset(
-    ["softmax", "softmax_", "exp", "exp_", "exp2", "exp2_", "log_softmax", "softmin", "logsumexp", "amax", "max", "sum", "sigmoid", "relu"]
+    [
+        "softmax",
+        "softmax_",
+        "exp",
+        "exp_",
+        "exp2",
+        "exp2_",
+        "log_softmax",
+        "softmin",
+        "logsumexp",
+        "amax",
+        "max",
+        "sum",
+        "sigmoid",
+        "relu",
+    ]
 )
-_PRODUCTS = frozenset(["matmul", "bmm", "einsum", "baddbmm", "linear", "mm", "addmm", "tensordot", "inner", "mul"])
+_PRODUCTS = frozenset(
+    ["matmul", "bmm", "einsum", "baddbmm", "linear", "mm", "addmm", "tensordot", "inner", "mul"]
+)
 _COPIES = frozenset(["repeat", "repeat_interleave", "expand", "tile", "cat", "stack"])
 _PAIRS = ("scores", "cap", "bias")
 
@@ -51,7 +68,10 @@ def verdict_on(reading: Reading, suspect: Sight) -> Verdict:
     """Say which row a suspect gets wrong; its inputs decide, its operation and names break ties."""
     event, index = suspect.event, suspect.event.index
     found = [
-        m for matches in suspect.inputs for m in matches[:1] if m.sound or m.grade == "rows" or m.landmark[0] == "k"
+        m
+        for matches in suspect.inputs
+        for m in matches[:1]
+        if m.sound or m.grade == "rows" or m.landmark[0] == "k"
     ]
     names = {role_of(m) for m in found}
     offset = next((m for matches in suspect.outputs for m in matches if m.grade == "offset"), None)
@@ -73,7 +93,9 @@ def verdict_on(reading: Reading, suspect: Sight) -> Verdict:
     if names & {"q", "k", "v"} and event.op in _PRODUCTS and len(found) > 1:
         return _of_product(reading, suspect)
     if names & {"qkv", "kv"}:
-        why = "the parts that it cuts are not queries, keys and values of the heads: stacked is not interleaved"
+        why = (
+            "the parts that it cuts are not queries, keys and values of the heads: stacked is not interleaved"
+        )
         return Verdict(SPLIT, index, why)
     if names & {"q", "k", "v"}:
         return _after_projection(suspect, found)
@@ -124,7 +146,9 @@ def _of_product(reading: Reading, suspect: Sight) -> Verdict:
         shared = any(m.landmark == "k shared" for matches in suspect.inputs for m in matches)
         if "k shared" in chart.landmarks and not shared:
             return Verdict(SHARE, index, OTHER_HEAD)
-        return Verdict(SCORES, index, "the contract sums q times k over the width of a head, for each query and key")
+        return Verdict(
+            SCORES, index, "the contract sums q times k over the width of a head, for each query and key"
+        )
     wanted = "q" if left != "q" and right in ("k", "q") else "k"
     wrong = left if wanted == "q" else right
     return _mistaken(reading, suspect, 0 if wanted == "q" else 1, wrong, wanted, SCORES)
@@ -140,7 +164,9 @@ def _mistaken(reading: Reading, suspect: Sight, operand: int, wrong: str, wanted
             why = f"these are the contract's {WORDS[wrong]}, and they are used as {WORDS[wanted]}"
             row = PROJECTIONS[wanted] if wanted not in have else _source_stage(reading.sights[at], wanted)
             return Verdict(row, at, why, wanted)
-    return Verdict(stage, suspect.event.index, f"it reads {WORDS[wrong]} where the contract reads {WORDS[wanted]}")
+    return Verdict(
+        stage, suspect.event.index, f"it reads {WORDS[wrong]} where the contract reads {WORDS[wanted]}"
+    )
 
 
 def operands(sight: Sight) -> tuple[str, str]:
@@ -200,7 +226,9 @@ def _after_scores(reading: Reading, suspect: Sight, found: list[Match]) -> Verdi
 
 def _exchanged(reading: Reading, suspect: Sight) -> Verdict:
     """The scores have keys for rows: at fault is a source whose variable says so, else the product."""
-    scored = next((s for s in reading.sights if any(m.landmark == "scores" for f in s.outputs for m in f)), suspect)
+    scored = next(
+        (s for s in reading.sights if any(m.landmark == "scores" for f in s.outputs for m in f)), suspect
+    )
     roles = operands(scored)
     for operand, role in enumerate("qk"):
         at = source_of(reading, scored, operand)
@@ -216,7 +244,8 @@ def _exchanged(reading: Reading, suspect: Sight) -> Verdict:
 
 def _wrong_scale(reading: Reading, suspect: Sight, match: Match) -> Verdict:
     assert reading.chart is not None
-    why = f"the scores are q times k times {match.factor:.4g}; the contract's factor is {reading.chart.scale:.4g}"
+    due = reading.chart.scale
+    why = f"the scores are q times k times {match.factor:.4g}; the contract's factor is {due:.4g}"
     last = None
     for sight in reading.sights[: suspect.event.index]:
         for name in ("q", "k", "k shared", "scores"):
@@ -254,7 +283,9 @@ def _between(reading: Reading, suspect: Sight, match: Match) -> Verdict:
     if "bias" in chart.landmarks and match.landmark != "bias" and op in ("add", "sub", "mul"):
         return Verdict(BIAS, index, "the contract adds the bias to the scaled scores")
     if not chart.masked:
-        return Verdict(SCALE if op in ("mul", "div") else SOFTMAX, index, "the contract does not change the scores so")
+        return Verdict(
+            SCALE if op in ("mul", "div") else SOFTMAX, index, "the contract does not change the scores so"
+        )
     return Verdict(MASK, index, _mask_words(reading, suspect, match))
 
 
@@ -279,7 +310,9 @@ def _mask_words(reading: Reading, suspect: Sight, match: Match) -> str:
 
 def _never_divided(reading: Reading, suspect: Sight) -> Verdict:
     before = reading.sights[: suspect.event.index]
-    made = [s for s in before if any(m.landmark == "weights" and m.grade == "rows" for f in s.outputs for m in f)]
+    made = [
+        s for s in before if any(m.landmark == "weights" and m.grade == "rows" for f in s.outputs for m in f)
+    ]
     why = "the weights are never divided by their sum over the keys"
     return Verdict(SOFTMAX, (made or [suspect])[-1].event.index, why)
 
@@ -296,7 +329,9 @@ def _after_weights(reading: Reading, suspect: Sight, names: set[str]) -> Verdict
         shared = any(m.landmark == "v shared" for matches in suspect.inputs for m in matches)
         if "v shared" in chart.landmarks and not shared:
             return Verdict(SHARE, index, OTHER_HEAD, "v")
-        return Verdict(AGGREGATE, index, "the contract sums weight times value over the keys of the same head")
+        return Verdict(
+            AGGREGATE, index, "the contract sums weight times value over the keys of the same head"
+        )
     if op in MOVES:
         return Verdict(AGGREGATE, index, "the contract mixes the values by the weights as they lie")
     if any(m.grade == "rows" for matches in suspect.inputs for m in matches):
@@ -307,6 +342,8 @@ def _after_weights(reading: Reading, suspect: Sight, names: set[str]) -> Verdict
 def _after_mixed(suspect: Sight, found: list[Match], offset: Match | None) -> Verdict:
     index = suspect.event.index
     if not any(form(m) == "merged" for m in found if m.landmark == "mixed"):
-        return Verdict(MERGE, index, _contents(suspect, "the contract's merge, heads behind positions first,"))
+        return Verdict(
+            MERGE, index, _contents(suspect, "the contract's merge, heads behind positions first,")
+        )
     why = "the contract multiplies the merged heads by W_o transposed and adds b_o"
     return Verdict(OUTPUT, index, why if offset is None else OFFSET)

@@ -2,8 +2,10 @@
 
 import torch
 
+from ... import oracle
 from .. import judge
 from ..check import check
+from ..failures import NotApplicable
 from ..recipes import BIAS_AXES, Recipe
 from ..tensors import ALIVE
 from .grouped import judge_gradients
@@ -30,6 +32,8 @@ def check_with_mask(subject, case):  # type: ignore[no-untyped-def]
                                 "lengths": ((3, 4), (4, 4), (1, 2))}))  # fmt: skip
 def check_gradient(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
+    if not bool(oracle.core(inputs).visible.any(-1).all()):
+        raise NotApplicable("a row sees nothing")
     upstream = torch.randn(case.batch, case.heads, case.q_len, case.d_v, generator=case.generator(8), dtype=torch.float64)
     upstream = upstream.to(case.torch_dtype)
     _, found = subject.gradients(inputs, upstream, wrt=("bias",))

@@ -30,6 +30,15 @@ def check_alignment(subject, case):  # type: ignore[no-untyped-def]
     )
 
 
+@check("causal.dead_row", Recipe({**ON, "lengths": ((7, 3), (6, 1), (5, 2), (40, 9))}, keep=lambda case: case.q_len > case.kv_len and case.alignment == "lower_right"))
+def check_dead_row(subject, case):  # type: ignore[no-untyped-def]
+    """With more queries than keys, aligned lower right, the first queries see nothing."""
+    got = subject.run(case.core_inputs()).output[:, :, : case.q_len - case.kv_len]
+    if bool((got != 0).any()):
+        index = tuple(int(i) for i in (got != 0).nonzero()[0])
+        raise Violation("a query before every key does not give zeros", got=float(got[index]), expected=0.0, allowed=0.0, index=index, wrong=got)
+
+
 @check("causal.future", Recipe({**ON, "lengths": ((4, 4), (7, 7), (33, 33), (3, 5)), "values": ("normal", "scaled")}))
 def check_future(subject, case):  # type: ignore[no-untyped-def]
     """Change everything after one position; nothing up to it may change by a bit."""
@@ -85,7 +94,7 @@ def check_equals_mask(subject, case):  # type: ignore[no-untyped-def]
     as_mask = inputs.replace(causal=False, mask=exact.visible[:1, :1].clone())
     judge.require_within(
         subject.run(inputs).output, subject.run(as_mask).output.double(), allowed * 2,
-        what="the causal flag is not the same as the mask that it stands for",
+        what="the causal flag is not the same as the mask that it stands for", rows=judge.alive_rows(exact),
     )  # fmt: skip
 
 

@@ -44,17 +44,19 @@ def check_broadcast(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     exact, allowed = judge.exact_core(subject, inputs)
     got = subject.run(inputs).output
-    judge.require_within(got, exact.output, allowed, what="a mask that is broadcast is not read as if it were expanded")
+    what = "a mask that is broadcast is not read as if it were expanded"
+    judge.require_within(got, exact.output, allowed, what=what, rows=judge.alive_rows(exact))
 
 
 @check("mask.all_true", Recipe({"mask": ("all",), "mask_axes": MASK_AXES, "causal": (False, True)}))
 def check_all_true(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
-    _, allowed = judge.exact_core(subject, inputs)
+    exact, allowed = judge.exact_core(subject, inputs)
     without = subject.run(inputs.replace(mask=None)).output.double()
     judge.require_within(
-        subject.run(inputs).output, without, allowed * 2, what="a mask that allows everything changes the output"
-    )
+        subject.run(inputs).output, without, allowed * 2, what="a mask that allows everything changes the output",
+        rows=judge.alive_rows(exact),
+    )  # fmt: skip
 
 
 @check("mask.slice", Recipe({"lengths": ((4, 6), (3, 7), (5, 5), (2, 33)), "values": ("normal", "offset", "scaled")}))
@@ -80,20 +82,21 @@ def _forbidden(case, exact):  # type: ignore[no-untyped-def]
     return ~seen.any(2).any(2)[..., None]
 
 
-HIDING = {"mask": ("padding", "left_padding", "single", "last_key", "dead"), "mask_axes": ("bk", "bqk", "bhqk", "k", "qk"),
+HIDING = {"mask": ("padding", "left_padding", "single", "last_key"), "mask_axes": ("bk", "bqk", "bhqk", "k", "qk"),
           "lengths": ((4, 4), (2, 7), (3, 33), (1, 6)), "causal": (False, True)}  # fmt: skip
 
 
 @check("mask.irrelevant.finite", Recipe({**HIDING, "values": ("normal", "scaled")}))
 def check_irrelevant(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
-    hidden = _forbidden(case, oracle.core(inputs))
+    exact = oracle.core(inputs)
+    hidden, rows = _forbidden(case, exact), judge.alive_rows(exact)
     before = subject.run(inputs).output
     for factor in (-3.0, 50.0):
         key = torch.where(hidden, inputs.key * factor + 1.0, inputs.key)
         value = torch.where(hidden, inputs.value * factor + 1.0, inputs.value)
         after = subject.run(inputs.replace(key=key, value=value)).output
-        judge.require_equal(after, before, what="a key or value that the mask forbids changes the output")
+        judge.require_equal(after, before, what="a key or value that the mask forbids changes the output", rows=rows)
 
 
 @check("mask.irrelevant.nonfinite", Recipe({**HIDING, "values": ("normal",)}))
@@ -101,13 +104,15 @@ def check_irrelevant_nonfinite(subject, case):  # type: ignore[no-untyped-def]
     if case.extra or subject.space.embedded or type(subject).__name__ == "CoreView":
         raise NotApplicable("a NaN cannot pass a projection alone")
     inputs = case.core_inputs()
-    hidden = _forbidden(case, oracle.core(inputs))
+    exact = oracle.core(inputs)
+    hidden, rows = _forbidden(case, exact), judge.alive_rows(exact)
     before = subject.run(inputs).output
     for bad in (float("nan"), float("inf")):
         key, value = (torch.where(hidden, torch.full_like(t, bad), t) for t in (inputs.key, inputs.value))
         for name, changed in (("value", inputs.replace(value=value)), ("key", inputs.replace(key=key))):
             after = subject.run(changed).output
-            judge.require_equal(after, before, what=f"{bad} in a {name} that the mask forbids changes the output")
+            what = f"{bad} in a {name} that the mask forbids changes the output"
+            judge.require_equal(after, before, what=what, rows=rows)
 
 
 DEAD = {"mask": ("dead", "nothing"), "mask_axes": ("bhqk", "bqk", "qk", "bq", "hqk", "bk"),
@@ -119,7 +124,7 @@ def _dead_rows(inputs):  # type: ignore[no-untyped-def]
     return exact, ~exact.visible.any(-1)
 
 
-@check("mask.dead_row.zero", Recipe({**DEAD, "causal": (False, True), "dtype": ("float32", "float64", "bfloat16", "float16")}))
+@check("mask.dead_row.zero", Recipe({**DEAD, "causal": (False, True), "dtype": ("float32", "float64", "bfloat16")}))
 def check_dead_row(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     _, dead = _dead_rows(inputs)
@@ -167,19 +172,19 @@ def check_dead_gradient(subject, case):  # type: ignore[no-untyped-def]
 def check_per_sample(subject, case):  # type: ignore[no-untyped-def]
     """A sample with its own mask gives what it gives alone."""
     inputs = case.core_inputs()
-    _, allowed = judge.exact_core(subject, inputs)
+    exact, allowed = judge.exact_core(subject, inputs)
+    rows = judge.alive_rows(exact)
     together = subject.run(inputs).output.double()
     for b in range(case.batch):
         alone = inputs.map_tensors(lambda name, t, b=b: t[b : b + 1] if t.dim() == 4 and t.shape[0] > 1 else t)
         judge.require_within(
             subject.run(alone).output, together[b : b + 1], allowed[b : b + 1] * 2,
-            what="a sample in a batch is masked by another sample's mask",
+            what="a sample in a batch is masked by another sample's mask", rows=rows[b : b + 1],
         )  # fmt: skip
 
 
 @check("mask.extremes", Recipe({"mask": ("random", "left_padding", "last_key", "sparse"), "lengths": ((3, 5), (4, 4), (2, 40)),
-                                "values": ("normal",), "dtype": ("float32", "float64"), "causal": (False, True),
-                                "widths": ((4, 4), (1, 1), (16, 16))}))  # fmt: skip
+                                "values": ("normal",), "causal": (False, True)}))  # fmt: skip
 def check_extremes(subject, case):  # type: ignore[no-untyped-def]
     """Visible logits far below the usual fill values, hidden ones far above: the mask must still decide."""
     inputs = case.core_inputs()
@@ -190,6 +195,9 @@ def check_extremes(subject, case):  # type: ignore[no-untyped-def]
     steps = torch.randint(0, 4, key.shape[:3], generator=case.generator(9)).to(key.dtype)
     level = torch.where(hidden[..., 0], 1.0, -1.0) * 2.0**24
     key[..., 0] = (level + steps) / 64.0
+    # Visible values nearly alike, hidden ones far off: a leak shows, rounding of such logits does not.
+    value = torch.where(hidden, torch.full_like(inputs.value, -50.0), 3.0 + inputs.value.clamp(-3, 3) / 64.0)
     judge.judge_core(
-        subject, inputs.replace(query=query, key=key), what="with extreme logits the mask no longer decides (a finite fill value)"
-    )
+        subject, inputs.replace(query=query, key=key, value=value),
+        what="with extreme logits the mask no longer decides (a finite fill value)",
+    )  # fmt: skip

@@ -16,6 +16,8 @@ def check_round_trip(subject, case):  # type: ignore[no-untyped-def]
     weights = subject.layer_inputs(case).weights
     layer = subject.build(weights)
     for name, tensor in subject.slots.read(layer.module, weights).items():
+        if getattr(weights, name) is None:
+            continue
         judge.require_equal(tensor, getattr(weights, name), what=f"{name} does not come back as it was loaded")
 
 
@@ -87,6 +89,8 @@ def check_sizes(subject, case):  # type: ignore[no-untyped-def]
     weights = subject.layer_inputs(case).weights
     layer = subject.build(weights)
     for name, tensor in subject.slots.read(layer.module, weights).items():
+        if getattr(weights, name) is None:
+            continue
         judge.require_shape(tensor, tuple(getattr(weights, name).shape), what=f"parameter {name}")
 
 

@@ -64,14 +64,15 @@ def check_constant(subject, case):  # type: ignore[no-untyped-def]
 def check_hull(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     exact, allowed = judge.exact_core(subject, inputs)
+    rows = judge.alive_rows(exact)
     got = subject.run(inputs).output.double()
     group = case.heads // case.kv_heads
     value = inputs.value.double().repeat_interleave(group, 1)[:, :, None]
     seen = exact.visible[..., None]
     top = torch.where(seen, value, float("-inf")).amax(3)
     low = torch.where(seen, value, float("inf")).amin(3)
-    judge.require_within(got.clamp_min(low), got, allowed, what="the output lies below every value that the query sees")
-    judge.require_within(got.clamp_max(top), got, allowed, what="the output lies above every value that the query sees")
+    judge.require_within(got.clamp_min(low), got, allowed, what="the output lies below every value that the query sees", rows=rows)
+    judge.require_within(got.clamp_max(top), got, allowed, what="the output lies above every value that the query sees", rows=rows)
 
 
 @check("value.linear", Recipe({**MASKED, "values": ("normal", "integers")}))
@@ -79,8 +80,10 @@ def check_linear(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     doubled = inputs.replace(value=inputs.value * 2)
     once, twice = subject.run(inputs).output.double(), subject.run(doubled).output
-    _, allowed = judge.exact_core(subject, doubled)
-    judge.require_within(twice, once * 2, allowed * 2, what="twice the values do not give twice the output")
+    exact, allowed = judge.exact_core(subject, doubled)
+    judge.require_within(
+        twice, once * 2, allowed * 2, what="twice the values do not give twice the output", rows=judge.alive_rows(exact)
+    )
 
 
 @check("value.permute_keys", Recipe({"values": ("normal", "outlier"), "scale": (None, 0.3)}))
@@ -126,13 +129,14 @@ def check_permute_queries(subject, case):  # type: ignore[no-untyped-def]
 @check("value.batch_independent", Recipe({"batch": (2, 3), **MASKED, "values": ("normal", "scaled"), "causal": (False, True)}))
 def check_batch_independent(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
-    _, allowed = judge.exact_core(subject, inputs)
+    exact, allowed = judge.exact_core(subject, inputs)
+    rows = judge.alive_rows(exact)
     together = subject.run(inputs).output
     for b in range(case.batch):
         alone = inputs.map_tensors(lambda name, t, b=b: t[b : b + 1] if t.dim() == 4 and t.shape[0] > 1 else t)
         judge.require_within(
             subject.run(alone).output, together[b : b + 1].double(), allowed[b : b + 1] * 2,
-            what="a sample alone gives another output than in a batch",
+            what="a sample alone gives another output than in a batch", rows=rows[b : b + 1],
         )  # fmt: skip
 
 
@@ -159,11 +163,12 @@ def _steep(case, *, level, spread):  # type: ignore[no-untyped-def]
     query[..., 0] = 32.0
     steps = torch.randint(0, spread, key.shape[:3], generator=case.generator(9))
     key[..., 0] = (level + steps).to(key.dtype) / 32.0
-    return inputs.replace(query=query, key=key)
+    # Values that are nearly alike: a row that loses its mass shows, rounding of such logits does not.
+    return inputs.replace(query=query, key=key, value=3.0 + inputs.value.clamp(-3, 3) / 64.0)
 
 
-EXTREME = {"dtype": ("float32", "float64"), "lengths": ((3, 4), (2, 2), (5, 40), (1, 3)), "causal": (False, True),
-           "mask": (None, "random", "left_padding"), "widths": ((4, 4), (1, 1), (16, 16))}  # fmt: skip
+EXTREME = {"lengths": ((3, 4), (2, 2), (5, 40), (1, 3)), "causal": (False, True),
+           "mask": (None, "random", "left_padding")}  # fmt: skip
 
 
 @check("value.large_logits", Recipe(EXTREME))

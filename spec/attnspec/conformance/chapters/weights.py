@@ -31,23 +31,30 @@ def check_value(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     exact = oracle.core(inputs)
     allowed = weights_bound(inputs, exact, judge.roundoffs_for(subject, inputs.query.dtype))
-    judge.require_within(_weights(subject, inputs), exact.weights, allowed, what="the returned weights differ from the exact ones")
+    judge.require_within(
+        _weights(subject, inputs), exact.weights, allowed, what="the returned weights differ from the exact ones",
+        rows=judge.alive_rows(exact),
+    )  # fmt: skip
 
 
-@check("weights.rows", Recipe({**FORMS, "mask": (None, *ALIVE, "dead")}))
+@check("weights.rows", Recipe({**FORMS, "mask": (None, *ALIVE)}))
 def check_rows(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     exact = oracle.core(inputs)
     weights = _weights(subject, inputs).double()
     allowed = weights_bound(inputs, exact, judge.roundoffs_for(subject, inputs.query.dtype)).sum(-1)
-    judge.require_within(weights.sum(-1), exact.weights.sum(-1), allowed, what="a row of the returned weights does not sum to 1 (or 0)")
+    judge.require_within(
+        weights.sum(-1), exact.weights.sum(-1), allowed, what="a row of the returned weights does not sum to 1",
+        rows=exact.visible.any(-1),
+    )  # fmt: skip
 
 
-@check("weights.forbidden", Recipe({**FORMS, "mask": ("random", "padding", "single", "dead")}))
+@check("weights.forbidden", Recipe({**FORMS, "mask": ("random", "padding", "single")}))
 def check_forbidden(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     weights = _weights(subject, inputs)
-    leaking = ~oracle.core(inputs).visible & ~(weights == 0)
+    visible = oracle.core(inputs).visible
+    leaking = ~visible & visible.any(-1, keepdim=True) & ~(weights == 0)
     if bool(leaking.any()):
         index = tuple(int(i) for i in leaking.nonzero()[0])
         raise Violation("a forbidden key has a weight", got=float(weights[index]), expected=0.0, allowed=0.0, index=index)
@@ -62,9 +69,21 @@ def check_explain(subject, case):  # type: ignore[no-untyped-def]
         raise SubjectError("returned", "no weights, though they were asked for")
     judge.require_shape(outcome.weights, (case.batch, case.heads, case.q_len, case.kv_len), what="tensor of weights")
     value = inputs.value.double().repeat_interleave(case.heads // case.kv_heads, 1)
-    _, allowed = judge.exact_core(subject, inputs)
+    exact, allowed = judge.exact_core(subject, inputs)
     judge.require_within(
-        outcome.weights.double() @ value, outcome.output.double(), allowed * 2, what="the returned weights do not give the returned output"
-    )
+        outcome.weights.double() @ value, outcome.output.double(), allowed * 2, rows=judge.alive_rows(exact),
+        what="the returned weights do not give the returned output",
+    )  # fmt: skip
+
+
+@check("weights.dead_row", Recipe({**FORMS, "mask": ("dead", "nothing"), "mask_axes": ("bhqk", "qk", "bq", "hqk")}))
+def check_dead_row(subject, case):  # type: ignore[no-untyped-def]
+    inputs = case.core_inputs()
+    weights = _weights(subject, inputs)
+    dead = ~oracle.core(inputs).visible.any(-1, keepdim=True)
+    wrong = dead & ~(weights == 0)
+    if bool(wrong.any()):
+        index = tuple(int(i) for i in wrong.nonzero()[0])
+        raise Violation("a query that may attend to nothing has weights", got=float(weights[index]), expected=0.0, allowed=0.0, index=index)
 
 
