@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+
 from attnspec._inputs import CoreInputs, LayerInputs
 from attnspec.oracle.vectorised import core, layer
 from attnspec.trace import Run, prime_sizes
@@ -40,7 +41,9 @@ def marks(name: str) -> dict[str, tuple[int, str]]:
 
 def draw(*shape: int, seed: int = 7) -> torch.Tensor:
     """Draw a tensor from a generator of its own."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape)), dtype=torch.float64)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(seed + sum(shape)), dtype=torch.float64
+    )
 
 
 def mask_of(kind: str | None, sizes: dict[str, int]) -> torch.Tensor | None:
@@ -58,9 +61,15 @@ def mask_of(kind: str | None, sizes: dict[str, int]) -> torch.Tensor | None:
 
 
 def layer_runs(
-    build: Callable[[dict[str, int]], Any], *, mask: str | None = None, grouped: bool = False, runs: int = 3,
-    dtype: torch.dtype = torch.float64, give: Callable[[torch.Tensor], torch.Tensor] | None = None, bias: bool = True,
-) -> list[Run]:  # fmt: skip
+    build: Callable[[dict[str, int]], Any],
+    *,
+    mask: str | None = None,
+    grouped: bool = False,
+    runs: int = 3,
+    dtype: torch.dtype = torch.float64,
+    give: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    bias: bool = True,
+) -> list[Run]:
     """Make runs of a self-attention layer.
 
     Args:
@@ -76,9 +85,10 @@ def layer_runs(
 
 
 def _layer_run(build: Any, sizes: dict[str, int], mask: str | None, dtype: Any, give: Any, bias: bool) -> Run:
+    generator = torch.Generator().manual_seed(1)
     weights = LayerWeights.random(
-        sizes["d_model"], sizes["heads"], kv_heads=sizes["kv_heads"], bias=bias, generator=torch.Generator().manual_seed(1)
-    )  # fmt: skip
+        sizes["d_model"], sizes["heads"], kv_heads=sizes["kv_heads"], bias=bias, generator=generator
+    )
     x = draw(sizes["batch"], sizes["q_len"], sizes["d_model"])
     seen = mask_of(mask, sizes)
     steps = layer(LayerInputs(query=x, mask=seen, weights=weights)).steps
@@ -104,7 +114,9 @@ def fill(module: Any, weights: LayerWeights) -> None:
                 linear.bias.copy_(getattr(weights, f"b_{name}"))
 
 
-def core_runs(function: Callable[..., Any], *, mask: str | None = None, grouped: bool = False, cross: bool = False) -> list[Run]:
+def core_runs(
+    function: Callable[..., Any], *, mask: str | None = None, grouped: bool = False, cross: bool = False
+) -> list[Run]:
     """Make runs of a core `f(query, key, value[, mask])`."""
     made = []
     for s in prime_sizes(grouped=grouped, cross=cross):

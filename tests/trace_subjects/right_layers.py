@@ -31,20 +31,25 @@ def attend(q, k, v, seen):
 
 class Plain(Layer):
     def forward(self, x, seen=None):
-        return self.merge(attend(self.split(self.W_q(x)), self.split(self.W_k(x)), self.split(self.W_v(x)), seen))
+        return self.merge(
+            attend(self.split(self.W_q(x)), self.split(self.W_k(x)), self.split(self.W_v(x)), seen)
+        )
 
 
 class Einsum(Layer):
     def forward(self, x, seen=None):
         w = [m.weight.view(self.heads, self.d_k, -1) for m in (self.W_q, self.W_k, self.W_v)]
         b = [m.bias.view(self.heads, 1, self.d_k) for m in (self.W_q, self.W_k, self.W_v)]
-        q, k, v = (torch.einsum("bsm,hdm->bhsd", x, weight) + bias for weight, bias in zip(w, b))
+        q, k, v = (torch.einsum("bsm,hdm->bhsd", x, weight) + bias for weight, bias in zip(w, b, strict=True))
         scores = torch.einsum("bhqd,bhkd->bhqk", q, k) / math.sqrt(self.d_k)
         if seen is not None:
             scores = torch.where(seen, scores, torch.full_like(scores, -torch.inf))
         weights = torch.nan_to_num(scores.softmax(-1))
         mixed = torch.einsum("bhqk,bhkd->bqhd", weights, v)
-        return torch.einsum("bqhd,mhd->bqm", mixed, self.W_o.weight.view(-1, self.heads, self.d_k)) + self.W_o.bias
+        return (
+            torch.einsum("bqhd,mhd->bqm", mixed, self.W_o.weight.view(-1, self.heads, self.d_k))
+            + self.W_o.bias
+        )
 
 
 class Fused(Layer):
@@ -133,7 +138,9 @@ class ScaleOnBoth(Layer):
 class BatchTimesHeads(Layer):
     def forward(self, x, seen=None):
         b, s, _ = x.shape
-        q, k, v = (self.split(m(x)).reshape(b * self.heads, s, self.d_k) for m in (self.W_q, self.W_k, self.W_v))
+        q, k, v = (
+            self.split(m(x)).reshape(b * self.heads, s, self.d_k) for m in (self.W_q, self.W_k, self.W_v)
+        )
         scores = torch.bmm(q, k.transpose(1, 2)) / self.d_k**0.5
         if seen is not None:
             flat = seen.expand(b, self.heads, s, s).reshape(b * self.heads, s, s)
@@ -190,7 +197,9 @@ class Permuted(Layer):
     """Heads last inside, undone before the weights meet: another order, the same function."""
 
     def forward(self, x, seen=None):
-        q, k, v = (m(x).unflatten(-1, (self.heads, -1)).permute(2, 0, 3, 1) for m in (self.W_q, self.W_k, self.W_v))
+        q, k, v = (
+            m(x).unflatten(-1, (self.heads, -1)).permute(2, 0, 3, 1) for m in (self.W_q, self.W_k, self.W_v)
+        )
         scores = q.transpose(-2, -1) @ k * self.d_k**-0.5
         if seen is not None:
             scores = scores.masked_fill(~seen.expand(x.shape[0], 1, -1, -1)[:, 0], -torch.inf)

@@ -14,7 +14,9 @@ class Layer(nn.Module):
         self.W_q, self.W_k, self.W_v, self.W_o = (nn.Linear(d_model, d_model) for _ in range(4))
 
     def project(self, x):
-        return (m(x).unflatten(-1, (self.heads, self.d_k)).transpose(1, 2) for m in (self.W_q, self.W_k, self.W_v))
+        return (
+            m(x).unflatten(-1, (self.heads, self.d_k)).transpose(1, 2) for m in (self.W_q, self.W_k, self.W_v)
+        )
 
     def merge(self, t):
         return self.W_o(t.transpose(1, 2).flatten(2))
@@ -117,7 +119,7 @@ class ValuesByTransposedWeights(Layer):
 
 class MixesKeys(Layer):
     def forward(self, x, seen):
-        q, k, v = self.project(x)
+        q, k, _ = self.project(x)
         weights = (q @ k.mT / math.sqrt(self.d_k)).masked_fill(~seen, -torch.inf).softmax(-1)
         mixed = weights @ k  # departs: aggregate_values
         return self.merge(mixed)
@@ -241,7 +243,8 @@ class DropoutInEval(Layer):
 class KernelUnscaled(Layer):
     def forward(self, x, seen):
         q, k, v = self.project(x)
-        return self.merge(F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=1.0))  # departs: scale_scores
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=1)  # departs: scale_scores
+        return self.merge(mixed)
 
 
 class KernelMaskIgnored(Layer):
@@ -262,7 +265,7 @@ class KernelMaskInverted(Layer):
 class KernelDropout(Layer):
     def forward(self, x, seen):
         q, k, v = self.project(x)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=0.4)  # departs: drop_weights
+        mixed = F.scaled_dot_product_attention(q, k, v, seen, dropout_p=0.4)  # departs: drop_weights
         return self.merge(mixed)
 
 
@@ -280,7 +283,7 @@ class OnlineWithoutRescaling(Layer):
         q, k, v = self.project(x)
         scores = (q @ k.mT / math.sqrt(self.d_k)).masked_fill(~seen, -1e30)
         top, total, out = scores[..., :1] * 0 - 1e30, 0.0, 0.0
-        for part, values in zip(scores.split(4, -1), v.split(4, -2)):
+        for part, values in zip(scores.split(4, -1), v.split(4, -2), strict=True):
             top = torch.maximum(top, part.amax(-1, keepdim=True))
             p = torch.exp(part - top)  # departs: normalise
             total, out = total + p.sum(-1, keepdim=True), out + p @ values

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from attnspec._table import STAGES
 
 from .blame import blame
 from .landmarks import PROJECTIONS
-from .reading import Reading, read
+from .reading import Reading, Sight, read, stages_of
 from .record import Run, record
 from .rows import Key, Rows, key_of, merge
 from .solve import Solver
@@ -163,14 +164,10 @@ def _failure(
     error = f"{type(reading.recording.error).__name__}: {reading.recording.error}"
     file, line, source = reading.recording.error_place
     raised = next(
-        (s.event for s in reading.sights if s.event.error is not None and s.event.error.startswith(error)),
-        None,
+        (s for s in reading.sights if s.event.error is not None and s.event.error.startswith(error)), None
     )
-    number = numbers[key_of(raised)] if raised is not None else None
-    given = [] if number is None else [s for t in rows[number].inputs for s in _made(rows, number, t)]
-    reached = [i for i, c in enumerate(contract) if c.stage in given]
-    due = [c for c in contract[max(reached, default=-1) + 1 :] if c.status == "missing"]
-    expected = next(iter(due), None)
+    number = numbers[key_of(raised.event)] if raised is not None else None
+    expected = _due(reading, raised, contract)
     text = f"{Path(file).name}:{line} raises {error.splitlines()[0]}"
     if number is not None:
         given = " and ".join(map(str, rows[number].inputs))
@@ -179,3 +176,15 @@ def _failure(
         takes = " and ".join(f"({', '.join(t)})" for t in expected.takes)
         text += f"; the contract's next row is {expected.name}: {takes} to ({', '.join(expected.gives)})"
     return Failure(error, file, line, source, number, expected, text)
+
+
+def _due(reading: Reading, raised: Sight | None, contract: Sequence[ContractRow]) -> ContractRow | None:
+    """The first row not reached, after those that what failed was given."""
+    chart = reading.chart
+    if chart is None:
+        return None
+    given: set[str] = set()
+    for found in raised.inputs if raised is not None else ():
+        given.update(stages_of(found, cast(Sight, raised), chart))
+    after = max((i for i, c in enumerate(contract) if c.stage in given), default=-1)
+    return next((c for c in contract[after + 1 :] if c.status == "missing"), None)
