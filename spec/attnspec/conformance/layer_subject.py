@@ -21,6 +21,7 @@ from ..precision import Precision, precision
 from ..weights import LayerWeights
 from .cases import Case
 from .failures import NotApplicable, SubjectError
+from .script import LastCall
 from .space import Space
 from .subject import LAYER_AXES, Caller, Outcome, guarded
 
@@ -50,6 +51,7 @@ class LayerSubject:
             "d_model": d_model, "heads": heads, "kv_heads": kv_heads, "group": heads // kv_heads, "d_k": d_k,
             "d_v": d_v, "bias": bias, "dropout": dropout, "max_len": max_len,
         }  # fmt: skip
+        LastCall.given_sizes = names
         module: nn.Module = guarded(eval, self._new, self.namespace | names)
         return module
 

@@ -20,6 +20,7 @@ from ..conventions import additive_from_attend
 from ..declaration import Declaration
 from ..precision import Precision, precision
 from .failures import NotApplicable, SubjectError
+from .script import LastCall
 from .space import Space
 
 CORE_AXES = "batch heads q_len d_k"
@@ -80,6 +81,12 @@ def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             raise SubjectError.of(error) from error
 
 
+def remember(function: Any, given: Mapping[str, Any]) -> None:
+    """Keep the latest call, for the script that reproduces a failure."""
+    LastCall.function, LastCall.given = function, dict(given)
+    LastCall.state = function.state_dict() if isinstance(function, torch.nn.Module) else None
+
+
 class Caller:
     """Calls one function or module with contract arguments, by its declaration."""
 
@@ -121,6 +128,7 @@ class Caller:
             given["dropout"] = dropout
         if want_weights:
             given["return_weights"] = True
+        remember(function, given)
         result = guarded(self._invoke, function, given)
         output = self._pick_output(result)
         weights = self._pick_weights(result) if want_weights else None

@@ -1,0 +1,101 @@
+"""The process in which the code under test lives: it takes orders on one pipe and answers on another.
+
+Whatever the code prints, closes, changes globally or does to the process stays here. The parent sees
+answers, heartbeats, or the end of the process, and each of them is a result.
+"""
+
+import faulthandler
+import json
+import os
+import sys
+import time
+from typing import Any, TextIO
+
+
+class Channel:
+    """The two ends that the parent holds, out of reach of prints and of reads from standard input."""
+
+    def __init__(self) -> None:
+        self._orders: TextIO = os.fdopen(os.dup(0), "r", encoding="utf-8")
+        self._answers: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(2, 1)
+        self._last = 0.0
+
+    def orders(self) -> Any:
+        """Yield one order after another until the parent closes the pipe."""
+        for line in self._orders:
+            yield json.loads(line)
+
+    def answer(self, kind: str, **data: Any) -> None:
+        """Send one answer."""
+        self._answers.write(json.dumps({"kind": kind, **data}, default=str) + "\n")
+        self._answers.flush()
+
+    def beat(self) -> None:
+        """Say that the code under test is about to be called, at most four times a second."""
+        now = time.monotonic()
+        if now - self._last > 0.25:
+            self._last = now
+            self.answer("beat")
+
+
+def limit_memory(gigabytes: float) -> None:
+    """Let an allocation fail before the machine does."""
+    try:
+        import resource
+    except ImportError:
+        return
+    size = int(gigabytes * 2**30)
+    resource.setrlimit(resource.RLIMIT_AS, (size, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def main() -> None:
+    """Serve one parent until it hangs up."""
+    faulthandler.enable()
+    channel = Channel()
+    from .local import LocalSession
+    from .subject import Heartbeat
+
+    Heartbeat.beat = staticmethod(channel.beat)
+    session: LocalSession | None = None
+    for order in channel.orders():
+        try:
+            if order["order"] == "recognise":
+                if order.get("memory"):
+                    limit_memory(order["memory"])
+                session = LocalSession.from_order(order)
+                channel.answer("recognised", **session.recognise())
+            elif order["order"] == "clause":
+                assert session is not None
+                channel.answer("result", **session.run(order["clause"]).as_dict())
+            elif order["order"] == "call":
+                assert session is not None
+                channel.answer("called", value=session.call(order["what"]))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            channel.answer("error", **explain(error))
+
+
+def explain(error: BaseException) -> dict[str, Any]:
+    """Return an error as data: whether it is the user's to mend, and where it happened."""
+    from .._errors import AttnspecError
+    from .failures import SubjectError, user_place
+
+    mine = not isinstance(error, AttnspecError | SubjectError)
+    place = getattr(error, "place", None) or user_place(error.__traceback__)
+    text = str(error)
+    if mine:
+        import traceback
+
+        text = "".join(traceback.format_exception(error))
+    return {"type": type(error).__name__, "message": text, "internal": mine, "place": str(place) if place else ""}
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    # Threads or exit handlers of the code under test must not keep the process.
+    os._exit(0)
