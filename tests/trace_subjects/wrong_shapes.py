@@ -216,8 +216,8 @@ class Fused(Layer):
 
 class StackedReadAsInterleaved(Fused):
     def forward(self, x, seen=None):
-        qkv = self.qkv(x).view(*x.shape[:2], self.heads, 3 * self.d_k)
-        q, k, v = qkv.transpose(1, 2).chunk(3, dim=-1)  # departs: split_heads
+        qkv = self.qkv(x).view(*x.shape[:2], self.heads, 3 * self.d_k)  # departs: split_heads
+        q, k, v = qkv.transpose(1, 2).chunk(3, dim=-1)
         return self.merge(self.attend(q, k, v, seen))
 
 

@@ -109,9 +109,15 @@ def test_a_loop_over_heads_is_one_row():
 
 def test_fused_projections_are_named():
     rows = [str(t) for r in _right("Interleaved").rows for t in r.outputs]
-    assert "(batch, seq, 3*heads*d_k)" in rows
+    assert "(batch, seq, heads*3*d_k)" in rows
     assert "(batch, seq, heads, 3*d_k)" in rows
     assert "3 × (batch, seq, heads, d_k)" in rows
+
+
+def test_stacked_and_interleaved_projections_differ_in_name():
+    stacked = {str(t) for r in _right("Stacked").rows for t in r.outputs}
+    assert "(batch, seq, 3*heads*d_k)" in stacked
+    assert "(batch, seq, heads*3*d_k)" not in stacked
 
 
 def test_einsum_names_its_axes():

@@ -1,6 +1,7 @@
 """Blame: wrong layers by row and line, right ones never."""
 
 import importlib.util
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,12 +22,14 @@ def _classes(name: str) -> dict[str, type]:
     return {n: c for n, c in vars(harness.load(name)).items() if isinstance(c, type) and "forward" in vars(c)}
 
 
+FILES = ("wrong_shapes", "wrong_scores", "wrong_others")
 RIGHT = {n: c for n, c in _classes("right_layers").items() if issubclass(c, torch.nn.Module)}
-WRONG = {(f, n): c for f in ("wrong_shapes", "wrong_scores") for n, c in _classes(f).items()}
+WRONG = {(f, n): c for f in FILES for n, c in _classes(f).items()}
 # The marked line is one further: what the row is made of was spoilt there, and it was read here.
 NEARBY = {"OnlineWithoutRescaling"}
 
 
+@cache
 def _trace_wrong(file: str, name: str):
     module = WRONG[file, name]
     grouped = name.startswith("Grouped")

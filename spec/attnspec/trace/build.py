@@ -96,14 +96,19 @@ def _contract(
     return tuple(found)
 
 
+def role_of_stage(stage: str) -> str | None:
+    """Return `q`, `k` or `v` for a row that the contract has once for each."""
+    projections = {name: role for role, name in PROJECTIONS.items()}
+    return projections.get(stage) or stage.partition(":")[2] or None
+
+
 def _followers(stage: str, later: Sequence[str]) -> list[str]:
-    role = {PROJECTIONS[r]: r for r in PROJECTIONS}.get(stage) or stage.partition(":")[2]
-    last = {"v": "aggregate_values"}.get(role)
-    kept = [s for s in later if not role or ":" not in s or s.endswith(f":{role}")]
+    role = role_of_stage(stage)
+    last = "aggregate_values" if role == "v" else None
+    kept = [s for s in later if role_of_stage(s) == role or role_of_stage(s) is None]
     kept = [s for s in kept if not role or s not in PROJECTIONS.values()]
-    return kept[kept.index(last) :] if last in kept and not any(":" in s for s in kept) else [
-        s for s in kept if last is None or ":" in s or kept.index(s) >= kept.index(last)
-    ]  # fmt: skip
+    from_last = kept.index(last) if last in kept else 0
+    return [s for i, s in enumerate(kept) if ":" in s or i >= from_last]
 
 
 def _dims(dims: Sequence[str], stage: str, solver: Solver) -> tuple[str, ...]:
@@ -187,4 +192,6 @@ def _due(reading: Reading, raised: Sight | None, contract: Sequence[ContractRow]
     for found in raised.inputs if raised is not None else ():
         given.update(stages_of(found, cast(Sight, raised), chart))
     after = max((i for i, c in enumerate(contract) if c.stage in given), default=-1)
-    return next((c for c in contract[after + 1 :] if c.status == "missing"), None)
+    roles = {role_of_stage(s) for s in given}
+    later = [c for c in contract[after + 1 :] if c.status == "missing"]
+    return next((c for c in later if not roles or role_of_stage(c.stage) in (None, *roles)), None)

@@ -168,8 +168,8 @@ def _stages(match: Match, sight: Sight, chart: Chart) -> tuple[str, ...]:
     if name in ("cap", "bias", "scores"):
         step = {"cap": CAP, "bias": BIAS}.get(name)
         if step is None:
-            scaled = any(abs(match.factor / chart.scale - c) < 1e-2 for c in (1.0, LOG2_E))
-            step = SCALE if scaled and abs(match.factor - 1) > 1e-2 else SCORES
+            scaled = is_scaled(match.factor, chart.scale)
+            step = SCALE if scaled and abs(match.factor - 1) > 1e-3 else SCORES
             scaled_name: tuple[str, ...] = (SCORES, SCALE) if step == SCALE else (SCORES,)
         else:
             scaled_name = (SCORES, SCALE, step)
@@ -183,6 +183,11 @@ def _stages(match: Match, sight: Sight, chart: Chart) -> tuple[str, ...]:
             else base
         )
     return {"weights": (SOFTMAX,), "output": (OUTPUT,)}.get(name, ())
+
+
+def is_scaled(factor: float, scale: float) -> bool:
+    """Whether scores carry the contract's factor, in base e or 2."""
+    return any(abs(factor / scale - base) < 1e-3 for base in (1.0, LOG2_E))
 
 
 def _moved(match: Match, role: str) -> str:

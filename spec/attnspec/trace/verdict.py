@@ -21,7 +21,7 @@ from .landmarks import (
 from .match import Match
 from .names import assigned_role, weight_role
 from .opaque import changed_sets, explain_core
-from .reading import LOG2_E, MOVES, Reading, Sight, form, is_rearranged
+from .reading import MOVES, Reading, Sight, form, is_rearranged, is_scaled
 
 WORDS = {"q": "queries", "k": "keys", "v": "values"}
 OFFSET = "it differs from the contract's by one vector at every position: a bias is missing or is another"
@@ -211,8 +211,7 @@ def _after_scores(reading: Reading, suspect: Sight, found: list[Match]) -> Verdi
         return _exchanged(reading, suspect)
     if op not in _SOFTMAX_OPS and not (op in _PRODUCTS and len(found) > 1):
         return _between(reading, suspect, match)
-    scaled = any(abs(match.factor / chart.scale - c) < 1e-2 for c in (1.0, LOG2_E))
-    if not scaled and match.landmark == "scores":
+    if not is_scaled(match.factor, chart.scale) and match.landmark == "scores":
         return _wrong_scale(reading, suspect, match)
     for name, stage in (("bias", BIAS), ("cap", CAP)):
         if name in chart.landmarks and match.landmark == "scores":
