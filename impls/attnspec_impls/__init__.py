@@ -23,6 +23,7 @@ CATALOGUE: tuple[str, ...] = (
     "blockwise",
     "mixed_precision",
     "local_window",
+    "flex",
     "math_core",
     "sdpa_core",
     "blockwise_core",

@@ -20,8 +20,10 @@ from torch.autograd.function import once_differentiable
 from ._band import Band, cut_block
 from ._types import Bias, HeadOutput, Mask, Window
 
-Grouped = Float[Tensor, "batch kv_heads group q_len width"]
-Shared = Float[Tensor, "batch kv_heads kv_len width"]
+GroupedQuery = Float[Tensor, "batch kv_heads group q_len d_k"]
+GroupedOutput = Float[Tensor, "batch kv_heads group q_len d_v"]
+Key = Float[Tensor, "batch kv_heads kv_len d_k"]
+Value = Float[Tensor, "batch kv_heads kv_len d_v"]
 
 
 def attend_in_blocks(
@@ -61,9 +63,9 @@ class OnlineSoftmax(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Grouped, key: Shared, value: Shared, mask: Tensor | None, bias: Tensor | None,
+        ctx: Any, query: GroupedQuery, key: Key, value: Value, mask: Tensor | None, bias: Tensor | None,
         band: Band, scale: float, softcap: float | None, block_size: int,
-    ) -> Grouped:  # fmt: skip
+    ) -> GroupedOutput:  # fmt: skip
         """Run over the blocks of keys, keeping each row's largest score, sum of powers and mixture."""
         wide = torch.promote_types(query.dtype, torch.float32)
         scaled = query.to(wide) * scale
@@ -90,7 +92,7 @@ class OnlineSoftmax(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Grouped) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: GroupedOutput) -> tuple[Tensor | None, ...]:
         """Run over the blocks again, and give each score its share of the gradient."""
         query, key, value, mask, bias, anchor, total, mixed = ctx.saved_tensors
         band, scale, softcap, block_size = ctx.settings
@@ -120,8 +122,8 @@ class OnlineSoftmax(torch.autograd.Function):
 
 
 def _block_scores(
-    scaled: Grouped, key: Shared, mask: Tensor | None, bias: Tensor | None, band: Band, softcap: float | None,
-    rows: slice, columns: slice,
+    scaled: GroupedQuery, key: Key, mask: Tensor | None, bias: Tensor | None, band: Band,
+    softcap: float | None, rows: slice, columns: slice,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Return the finished scores of one block, and the slope of the cap where there is one."""
     scores = scaled[..., rows, :] @ key[:, :, None, columns].to(scaled.dtype).transpose(-2, -1)

@@ -88,7 +88,7 @@ IMPLEMENTATION = Implementation(
     contract="layer",
     target=MixedPrecisionAttention,
     summary="scores and softmax in float32 whatever the dtype of the inputs",
-    idea="Inputs, projections and values may be halves, which take half the memory; the scores, where few bits"
-    " hurt most, are float32. Under autocast it does the same, on autocast's dtype.",
+    idea="Inputs, projections and values may be halves, which take half the memory; the scores, where few"
+    " bits hurt most, are float32. Under autocast it does the same, on autocast's dtype.",
     precision="mixed",
 )
