@@ -18,6 +18,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "contract": ("core", "layer", "cached"),
     "mask": ("attend", "blocked", "additive"),
     "mask_dtype": ("bool", "int", "float"),
+    "padding": ("attend", "blocked"),
     "causal": ("flag", "always", "never"),
     "alignment": ("lower_right", "upper_left"),
     "precision": ("stored", "mixed", "fused"),
@@ -31,10 +32,10 @@ class Declaration:
     Attributes:
         contract: Which contract it is held to.
         new: Expression that constructs a layer, evaluated in the user's module with `d_model`, `heads`,
-            `kv_heads`, `d_k`, `d_v`, `bias`, `dropout`, `max_len` bound.
+            `kv_heads`, `d_k`, `d_v`, `bias`, `dropout`, `max_len` bound, and `_target` for the object itself.
         call: Expression that calls it, with `f` (function or module), `query`, `key`, `value`, `mask`,
-            `bias`, `causal`, `window`, `softcap`, `scale`, `dropout`, `return_weights` bound; a name that does
-            not occur in it is a feature that is not there.
+            `padding`, `bias`, `causal`, `window`, `softcap`, `scale`, `dropout`, `return_weights` and the sizes
+            bound; a name that does not occur in it is a feature that is not there.
         arguments: For each contract argument the name of the user's parameter; instead of `call`.
         output: Expression on `result` that is the output tensor, where it is not the result or its first member.
         returned_weights: Expression on `result` that is the attention weights.
@@ -44,10 +45,16 @@ class Declaration:
         output_layout: Axes of the output, where they differ from those of the query.
         mask: What True means: `attend`, `blocked`, or `additive` for a float that is added.
         mask_dtype: What the mask is made of.
-        mask_shape: Its axes, for example `batch q_len kv_len`.
+        mask_shape: Its axes, for example `batch q_len kv_len`; several that it takes are separated by `|`.
+        padding: What True means in a separate mask over `batch kv_len`.
         causal: Whether causality is a flag, always on, or not there.
         alignment: Where query 0 stands when lengths differ.
         max_len: The longest sequence that a buffer allows.
+        sizes: `heads`, `kv_heads`, `d_model`, `d_k` of an instance that is already built.
+        tap: The submodule whose output is the attention's own, where the block adds a residual or a norm behind
+            it; `none` takes the output as it is.
+        bypass: Submodules that are taken out (norms), so that the attention inside is checked alone.
+        neutral: Buffers that are filled with a number, so that what they do (rotary positions) is undone.
         precision: Name of the precision class.
         dtypes: In which it is to be checked.
         unsupported: Features that are in the signature but are not to be checked, with reasons.
@@ -66,9 +73,14 @@ class Declaration:
     mask: str | None = None
     mask_dtype: str | None = None
     mask_shape: str | None = None
+    padding: str | None = None
     causal: str | None = None
     alignment: str | None = None
     max_len: int | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    tap: str | None = None
+    bypass: tuple[str, ...] | None = None
+    neutral: Mapping[str, float] = field(default_factory=dict)
     precision: str | None = None
     dtypes: tuple[str, ...] | None = None
     unsupported: Mapping[str, str] = field(default_factory=dict)
@@ -120,6 +132,8 @@ class Declaration:
                 entry = {inner: value} if inner else value
                 if not isinstance(entry, Mapping):
                     raise DeclarationError(f"{where}: {name} is a table; write {name}.<key>=<value>, got {key}={value}")
+                if name in _NUMBERS:
+                    entry = {k: _number(f"{name}.{k}", v, _NUMBERS[name], where) for k, v in entry.items()}
                 collected.setdefault(name, {}).update(entry)
             else:
                 collected[name] = _convert(name, value, where)
@@ -137,16 +151,22 @@ class Declaration:
         return cls.from_mapping(given, where="--declare")
 
 
-_TABLES = ("arguments", "weights", "unsupported", "deviations")
+_TABLES = ("arguments", "weights", "unsupported", "deviations", "sizes", "neutral")
+_NUMBERS = {"sizes": int, "neutral": float}
+
+
+def _number(name: str, value: Any, kind: type, where: str) -> Any:
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        wanted = "a whole number" if kind is int else "a number"
+        raise DeclarationError(f"{where}: {name} must be {wanted}; got {value!r}") from None
 
 
 def _convert(name: str, value: Any, where: str) -> Any:
     if name == "max_len":
-        try:
-            return int(value)
-        except (TypeError, ValueError):
-            raise DeclarationError(f"{where}: max_len must be a whole number; got {value!r}") from None
-    if name == "dtypes":
+        return _number(name, value, int, where)
+    if name in ("dtypes", "bypass"):
         return tuple(value.replace(",", " ").split()) if isinstance(value, str) else tuple(value)
     if not isinstance(value, str):
         raise DeclarationError(f"{where}: {name} must be text; got {value!r}")

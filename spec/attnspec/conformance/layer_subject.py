@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .._inputs import CoreInputs, LayerInputs
-from .._slots import Slots
+from .._slots import Slots, find_tensor
 from ..declaration import Declaration
 from ..precision import Precision, precision
 from ..weights import LayerWeights
@@ -23,7 +23,7 @@ from .cases import Case
 from .failures import NotApplicable, SubjectError
 from .script import LastCall
 from .space import Space
-from .subject import LAYER_AXES, Caller, Outcome, guarded
+from .subject import HELPERS, LAYER_AXES, Caller, Outcome, guarded
 
 LAYER_GRADIENTS = ("query", "key", "value")
 
@@ -52,11 +52,12 @@ class LayerSubject:
             "d_v": d_v, "bias": bias, "dropout": dropout, "max_len": max_len,
         }  # fmt: skip
         LastCall.given_sizes = names
-        module: nn.Module = guarded(eval, self._new, self.namespace | names)
-        return module
+        module: nn.Module = guarded(eval, self._new, {**HELPERS, **self.namespace, **names})
+        return undo(module, self.declaration)
 
     def layer_inputs(self, case: Case) -> LayerInputs:
         """Build a case's inputs, without the biases that this layer does not have."""
+        require_parameters(self)
         inputs = case.layer_inputs()
         return inputs.replace(weights=self.holdable(inputs.weights))
 
@@ -70,7 +71,8 @@ class LayerSubject:
             eye = torch.eye(weights.d_model, weights.W_o.shape[1], dtype=weights.W_o.dtype)
             weights = weights.replace(W_o=eye, b_o=None)
         if self._biases is None:
-            module = self.construct(d_model=4, heads=2, kv_heads=2, d_k=2, d_v=2)
+            n = {"heads": 2, "kv_heads": 2, "d_k": 2, **self.space.fixed}
+            module = self.construct(d_model=n["heads"] * n["d_k"], heads=n["heads"], kv_heads=n["kv_heads"], d_k=n["d_k"], d_v=n["d_k"])
             self._biases = tuple(n for n in self.slots.present(module) if n.startswith("b_"))
         drop = [n for n in ("b_q", "b_k", "b_v", "b_o") if n not in self._biases and getattr(weights, n) is not None]
         return weights.replace(**dict.fromkeys(drop)) if drop else weights
@@ -90,8 +92,9 @@ class LayerSubject:
         return Layer(self, module.eval(), weights)
 
     def run_layer(self, inputs: LayerInputs, *, want_weights: bool = False) -> Outcome:
-        """Build a fresh layer for the inputs and call it."""
-        return self.build(inputs.weights).run(inputs, want_weights=want_weights)
+        """Build a fresh layer for the inputs, long enough for them, and call it."""
+        longest = max(inputs.query.shape[1], inputs.key_input.shape[1], 64)
+        return self.build(inputs.weights, max_len=longest).run(inputs, want_weights=want_weights)
 
     def core_view(self) -> "CoreView":
         """Return the core inside this layer, as a subject of its own."""
@@ -123,7 +126,7 @@ class Layer:
         if self._shares_memory(tensors):
             tensors.pop("value")
         call = Caller(
-            self.subject.declaration, {**self.subject.namespace, "heads": self.weights.heads}, axes=LAYER_AXES
+            self.subject.declaration, {**self.subject.namespace, "heads": self.weights.heads, "d_k": self.weights.d_k}, axes=LAYER_AXES
         )
         return call(self.module, tensors, inputs, d=self.weights.d_k, want_weights=want_weights)
 
@@ -233,7 +236,18 @@ class CoreView:
         return result, {name: gradients[name] for name in wrt}
 
 
+def undo(module: nn.Module, declaration: Declaration) -> nn.Module:
+    """Take out of a block what is declared to surround its attention: norms, and positions kept in buffers."""
+    for path in declaration.bypass or ():
+        parent, _, name = path.rpartition(".")
+        setattr(module.get_submodule(parent), name, nn.Identity())
+    for path, number in declaration.neutral.items():
+        with torch.no_grad():
+            find_tensor(module, path).fill_(number)
+    return module
+
+
 def require_parameters(subject: LayerSubject) -> None:
     """Raise `NotApplicable` where the layer's weights are not known."""
     if not subject.space.has("parameters"):
-        raise NotApplicable("its weights are not known; declare them with --declare weights.W_q=...")
+        raise NotApplicable("its weights are not known; declare them with --weights W_q=<path>")

@@ -1,5 +1,6 @@
 """What a subject can be asked: the part of all cases that it declares, or was found, to support."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -28,6 +29,10 @@ class Space:
         separable: Key and value heads may have widths and heads of their own choosing.
         max_len: The longest sequence, where a buffer limits it.
         layouts: Memory layouts that reach the subject unchanged.
+        biases: Whether its projections can have, or be without, a bias.
+        fixed: Sizes of an instance that is already built.
+        even_widths: Widths must be even, as halves of a rotation are.
+        apart: Pairs of options that are refused together; the second gives way.
     """
 
     contract: Literal["core", "layer", "cached"] = "core"
@@ -42,6 +47,9 @@ class Space:
     max_len: int | None = None
     layouts: tuple[str, ...] = ("contiguous", "transposed", "sliced", "every_other")
     biases: tuple[bool, ...] = (True, False)
+    fixed: Mapping[str, int] = field(default_factory=dict)
+    even_widths: bool = False
+    apart: tuple[tuple[str, str], ...] = ()
 
     def has(self, feature: str) -> bool:
         """Return whether the subject supports a feature."""
@@ -61,15 +69,20 @@ class Space:
         """Return the case changed as little as possible so that the subject can express it; None if it cannot."""
         changes: dict[str, object] = {}
         heads, kv_heads = case.heads, case.kv_heads if self.has("grouped") else case.heads
+        heads, kv_heads = self.fixed.get("heads", heads), self.fixed.get("kv_heads", kv_heads)
         q_len, kv_len = case.q_len, case.kv_len
         sources = case.sources if case.sources in self.sources else self.sources[0]
         if not self.has("cross") or (self.contract == "layer" and not self.embedded and sources == "self"):
             q_len = kv_len = max(q_len, kv_len) if min(q_len, kv_len) else 0
         if self.max_len is not None:
             q_len, kv_len = min(q_len, self.max_len), min(kv_len, self.max_len)
-        d_k, d_v = case.d_k, case.d_v if self.has("value_width") else case.d_k
-        if self.embedded:
+        d_k, d_v = self._widths(case)
+        if self.embedded and self.fixed:
+            room = max(1, heads * d_k // max(case.batch, 1))
+            q_len, kv_len = min(q_len, room), min(kv_len, room)
+        elif self.embedded:
             d_k = max(d_k, -(-case.batch * max(q_len, kv_len, 1) // heads))
+            d_k += d_k % 2 if self.even_widths else 0
             d_v = d_k if d_v == case.d_k or not self.has("value_width") else d_v
         if case.mask is not None:
             axes = "".join(a for a in case.mask_axes if a in self.mask_axes)
@@ -79,6 +92,9 @@ class Space:
             changes["causal"] = True
         elif self.causal == "never":
             changes["causal"] = False
+        for first, second in self.apart:
+            if getattr(case, first) not in (None, False) and getattr(case, second) not in (None, False):
+                changes[second] = False if second == "causal" else None
         if case.projection_bias not in self.biases:
             changes["projection_bias"] = self.biases[0]
         if case.layout not in self.layouts:
@@ -89,3 +105,10 @@ class Space:
         )  # fmt: skip
         missing = [f for f in ("mask", "bias", "window", "softcap", "scale") if getattr(fitted, f) is not None and not self.has(f)]
         return None if missing or fitted.dtype not in self.dtypes else fitted
+
+    def _widths(self, case: Case) -> tuple[int, int]:
+        """Return the widths of heads that the subject can have."""
+        d_k = self.fixed.get("d_k", case.d_k)
+        if self.even_widths:
+            d_k += d_k % 2
+        return d_k, case.d_v if self.has("value_width") and not self.fixed else d_k

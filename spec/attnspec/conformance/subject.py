@@ -5,9 +5,11 @@ polarity and naming is bridged here, from its declaration, and nowhere else.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -95,6 +97,7 @@ class Caller:
         self.axes = axes
         self._namespace = dict(namespace)
         self._code = compile(declaration.call, "<declared call>", "eval") if declaration.call else None
+        self.takes = frozenset(names_of(self._code)) if self._code is not None else frozenset(declaration.arguments)
         self._output = compile(declaration.output, "<declared output>", "eval") if declaration.output else None
         weights = declaration.returned_weights
         self._weights = compile(weights, "<declared weights>", "eval") if weights else None
@@ -117,7 +120,9 @@ class Caller:
         handed = {name: self._arrange(tensor) for name, tensor in tensors.items()}
         given: dict[str, Any] = dict(handed)
         if inputs.mask is not None:
-            handed["mask"] = given["mask"] = self._mask(inputs, tensors)
+            masks = self._masks(inputs, tensors)
+            handed |= masks
+            given |= masks
         if inputs.bias is not None:
             handed["bias"] = given["bias"] = inputs.bias
         for name in ("causal", "window", "softcap", "scale"):
@@ -129,8 +134,9 @@ class Caller:
         if want_weights:
             given["return_weights"] = True
         remember(function, given)
-        result = guarded(self._invoke, function, given)
-        output = self._pick_output(result)
+        with tapped(function, self.declaration.tap) as taken:
+            result = guarded(self._invoke, function, given, self._sizes(tensors))
+        output = self._pick_output(taken[-1] if taken else result)
         weights = self._pick_weights(result) if want_weights else None
         return Outcome(self._restore(output), weights, output, handed)
 
@@ -148,29 +154,69 @@ class Caller:
             raise SubjectError("returned", f"an output of shape {tuple(output.shape)}, where {layout!r} is declared")
         return rearrange(output, f"{to_einops(layout)} -> {to_einops(self.axes)}")
 
-    def _mask(self, inputs: Options, tensors: Mapping[str, Tensor]) -> Tensor:
-        mask = inputs.mask
+    def _masks(self, inputs: Options, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the mask as the code takes it: in one argument, in two, or over `batch kv_len` alone."""
+        mask, declared = inputs.mask, self.declaration
         assert mask is not None
-        query = tensors["query"]
-        if self.declaration.mask_shape:
-            key = tensors.get("key", query)
-            kv_len = key.shape[-2]
-            whole = mask if mask.dim() == 4 else mask[None, None]
-            mask = shaped_mask(whole, self.declaration.mask_shape, query.shape[0], query.shape[-2], kv_len, self._heads(tensors))
-        return convert_mask(mask, self.declaration, query.dtype)
+        dtype = tensors["query"].dtype
+        if mask.dim() not in (2, 4) and (declared.mask_shape or "padding" in self.takes):
+            raise NotApplicable(f"its mask is brought into the axes {declared.mask_shape or 'batch kv_len'!r}")
+        if "padding" not in self.takes:
+            shaped = self._shape_mask(mask, declared.mask_shape, tensors)
+            return {"mask": convert_mask(shaped, declared, dtype)}
+        whole = mask if mask.dim() == 4 else mask[None, None]
+        kept, rest = split_mask(whole)
+        found: dict[str, Tensor] = {}
+        if kept is None or ("mask" in self.takes and bool(kept.all())):
+            rest, kept = whole, None
+        if kept is not None:
+            padding = self._shape_mask(kept, "batch kv_len", tensors)
+            found["padding"] = convert_mask(padding, declared.replace(mask=declared.padding or "blocked", mask_dtype="bool"), dtype)
+        if kept is None or not bool(rest.all()):
+            if "mask" not in self.takes:
+                raise NotApplicable("its mask is over batch and keys alone")
+            found["mask"] = convert_mask(self._shape_mask(rest, declared.mask_shape, tensors), declared, dtype)
+        return found
 
-    def _heads(self, tensors: Mapping[str, Tensor]) -> int:
-        return tensors["query"].shape[1] if tensors["query"].dim() == 4 else int(self._namespace.get("heads", 1))
+    def _shape_mask(self, mask: Tensor, forms: str | None, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Bring a mask into the first of the declared forms that can express it."""
+        if not forms:
+            return mask
+        n = self._sizes(tensors)
+        whole = mask if mask.dim() == 4 else mask[None, None]
+        problem: NotApplicable | None = None
+        for form in forms.split("|"):
+            try:
+                return shaped_mask(whole, form.strip(), n["batch"], n["q_len"], n["kv_len"], n["heads"])
+            except NotApplicable as reason:
+                problem = problem or reason
+        assert problem is not None
+        raise problem
 
-    def _invoke(self, function: Any, given: Mapping[str, Any]) -> Any:
+    def _sizes(self, tensors: Mapping[str, Tensor]) -> dict[str, int]:
+        """Return the sizes of this call by the contract's names."""
+        query, key = tensors["query"], tensors.get("key", tensors["query"])
+        value = tensors.get("value", key)
+        sizes = {"batch": query.shape[0], "q_len": query.shape[-2], "kv_len": key.shape[-2]}
+        if query.dim() == 4:
+            heads, kv_heads = query.shape[1], key.shape[1]
+            sizes |= {"heads": heads, "kv_heads": kv_heads, "group": heads // max(kv_heads, 1)}
+            return sizes | {"d_k": query.shape[-1], "d_v": value.shape[-1], "d_model": heads * query.shape[-1]}
+        heads = int(self._namespace.get("heads", 1))
+        return sizes | {"heads": heads, "d_model": query.shape[-1], "d_k": int(self._namespace.get("d_k", query.shape[-1] // max(heads, 1)))}
+
+    def _invoke(self, function: Any, given: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
         if self._code is not None:
-            names = dict.fromkeys(("key", "value", "mask", "bias", "window", "softcap", "scale"))
-            bound = {**names, "causal": False, "dropout": 0.0, "return_weights": False, **given, "f": function}
+            lost = [name for name in given if name not in self.takes and name not in ("query", "key", "value")]
+            if lost:
+                raise NotApplicable(f"its call takes no {lost[0]}")
+            names = dict.fromkeys(("key", "value", "mask", "padding", "bias", "window", "softcap", "scale"))
+            bound = {**HELPERS, **sizes, **names, "causal": False, "dropout": 0.0, "return_weights": False, **given, "f": function}
             if bound["key"] is None and "query" in bound:
                 bound["key"] = bound["query"]
             if bound["value"] is None:
                 bound["value"] = bound["key"]
-            return eval(self._code, self._namespace | bound)
+            return eval(self._code, {**HELPERS, **self._namespace, **bound})
         positional, keywords = bind_arguments(function, self.declaration.arguments, given)
         return function(*positional, **keywords)
 
@@ -188,6 +234,40 @@ class Caller:
             return found if isinstance(found, Tensor) else None
         members = members_of(result)
         return members[1] if len(members) > 1 and isinstance(members[1], Tensor) else None
+
+
+# What a declared expression may use beside the contract's names and those of the user's module.
+HELPERS: dict[str, Any] = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "SimpleNamespace": SimpleNamespace, "deepcopy": deepcopy}
+
+
+def names_of(code: CodeType) -> set[str]:
+    """Return every name that an expression uses, those inside its comprehensions and lambdas too."""
+    inner = (names_of(c) for c in code.co_consts if isinstance(c, CodeType))
+    return set(code.co_names).union(code.co_freevars, *inner)
+
+
+def split_mask(whole: Tensor) -> tuple[Tensor | None, Tensor]:
+    """Take a mask apart into one over `batch kv_len` and one that is alike in the batch, if the two together are it."""
+    kept, rest = whole.any(2, keepdim=True).any(1, keepdim=True), whole.any(0, keepdim=True)
+    if whole.shape[1] == 1 and whole.shape[2] == 1:
+        return whole, torch.ones_like(whole[:1])
+    if whole.shape[0] > 1 and bool(((kept & rest) == whole).all()) and whole.shape[2] > 1:
+        return kept, rest
+    return None, whole
+
+
+@contextmanager
+def tapped(function: Any, path: str | None) -> Iterator[list[Any]]:
+    """Collect what the submodule at `path` returns while the block around it runs."""
+    taken: list[Any] = []
+    if path in (None, "none") or not isinstance(function, torch.nn.Module):
+        yield taken
+        return
+    handle = function.get_submodule(path).register_forward_hook(lambda module, args, result: taken.append(result))
+    try:
+        yield taken
+    finally:
+        handle.remove()
 
 
 def members_of(result: Any) -> list[Any]:
@@ -233,6 +313,8 @@ def shaped_mask(mask: Tensor, axes: str, batch: int, q_len: int, kv_len: int, he
     words = [part for word in axes.split() for part in word.split("*")]
     sizes = {"batch": batch, "heads": heads, "q_len": q_len, "kv_len": kv_len}
     wanted = [sizes[name] if name in words else 1 for name in sizes]
+    if any(m not in (1, sizes[name]) for m, name in zip(mask.shape, sizes, strict=True)):
+        raise NotApplicable(f"its mask is brought into the axes {axes!r}, which this one does not fit")
     whole = mask.expand(*[w if m == 1 else m for m, w in zip(mask.shape, wanted, strict=True)])
     kept = {name: i for i, name in enumerate(sizes) if name in words}
     if any(whole.shape[i] != 1 for i, name in enumerate(sizes) if name not in words):
@@ -242,7 +324,9 @@ def shaped_mask(mask: Tensor, axes: str, batch: int, q_len: int, kv_len: int, he
 
 
 def convert_mask(mask: Tensor, declaration: Declaration, dtype: torch.dtype) -> Tensor:
-    """Bring a True = attend mask into the declared convention."""
+    """Bring a True = attend mask into the declared convention; one of another dtype is handed on as it is."""
+    if mask.dtype != torch.bool:
+        return mask
     if declaration.mask == "additive":
         return additive_from_attend(mask, dtype)
     mask = ~mask if declaration.mask == "blocked" else mask
