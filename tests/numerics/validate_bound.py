@@ -191,6 +191,7 @@ def run_core_gradients(count: int, first: int, records: Records) -> None:
             bounds = core_gradient_bounds(inputs, exact, upstream, PRECISIONS["stored"].at(dtype))
             sizes = [expected[n].abs() + bounds[n] for n in bounds]
             steep = upstream.double().abs() @ right.shared(inputs.to(torch.float64))[1].abs().mT
+            steep = steep * max(1.0, inputs.softcap or 1.0)
             if not scores_in_range(name, inputs) or not in_range(name, steep, *sizes):
                 continue
             for which, core in right.CORES.items():

@@ -17,9 +17,13 @@ def gamma(count: int, unit: float) -> float:
 def stored(value: Tensor, error: Tensor, unit: float, tiny: float, *, times: int = 1) -> Tensor:
     """Return the error of a number that is off by `error` and then stored `times` times.
 
-    Below `tiny` it may be flushed to zero; what is exactly zero stays so.
+    Below `tiny` it may be flushed to zero; what is exactly zero stays so. A single store that rounds to a
+    subnormal number moves it by no more than its size; several may, as one rounds up what the last left.
     """
     size = value.abs() + error
+    if times > 1:
+        error = error + (size > 0) * (times * unit * tiny)
+        size = value.abs() + error
     flushed = size.clamp(max=tiny).masked_fill_(value.abs() - error >= tiny, 0.0)
     return torch.add(error + flushed, size, alpha=gamma(times, unit))
 
