@@ -132,6 +132,8 @@ def flexible_attention(
 ) -> Tensor:
     """Attend by FlexAttention; called as it is, it would compile anew for every length."""
     uncompiled = query.device.type == "cpu" and not torch.compiler.is_compiling()
+    # Inductor's CPU lowering takes no views of a projection's result.
+    query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     with applied_eagerly() if uncompiled else nullcontext():
         output: Tensor = torch_flex.flex_attention(
             query, key, value, score_mod=score_function(query, key, **options), scale=scale,
