@@ -30,6 +30,13 @@ class UnknownNameError(AttnspecError, LookupError):
         listed = ", ".join(names) if names else "none"
         super().__init__(f"no {kind} is called {name!r}{hint}\n  valid: {listed}")
 
+    @classmethod
+    def worded(cls, message: str) -> "UnknownNameError":
+        """Return the error with a message of its own, for a list that is too long to show."""
+        error = cls("name", "", ())
+        error.args = (message,)
+        return error
+
 
 class NameClashError(AttnspecError, ValueError):
     """Two registrations under one name; the message shows both."""

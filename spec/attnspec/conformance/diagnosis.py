@@ -19,27 +19,34 @@ def diagnose(clause: Clause, result: ClauseResult, recognition: Any, *, scripts:
     """
     failure = result.failure
     assert failure is not None
+    if scripts is not None:
+        # First of all: naming the mistake calls the code again, and the script wants the failing call.
+        path = write_script(Path(scripts), clause, failure, recognition)
+        failure = replace(failure, script=None if path is None else str(path))
     if failure.raised is not None:
         failure = _explain_exception(failure)
     else:
         failure = _name_mistake(failure, recognition)
     if failure.fix is None and clause.hint:
         failure = replace(failure, fix=clause.hint)
-    if scripts is not None:
-        path = write_script(Path(scripts), clause, failure, recognition)
-        failure = replace(failure, script=None if path is None else str(path))
     return replace(result, failure=failure)
 
 
 def _explain_exception(failure: Failure) -> Failure:
-    from ..fingerprints import match_exception
+    try:
+        from ..fingerprints import match_exception
+    except ImportError:
+        return failure
 
     found = match_exception(failure.raised or "", failure.what, failure.where or "")
     return failure if found is None else replace(failure, looks_like=found[0], fix=found[1])
 
 
 def _name_mistake(failure: Failure, recognition: Any) -> Failure:
-    from ..fingerprints import identify
+    try:
+        from ..fingerprints import identify
+    except ImportError:
+        return failure
 
     subject = recognition.subject
     is_layer = isinstance(subject, LayerSubject)

@@ -160,6 +160,8 @@ def _kind(trouble: Trouble) -> str:
 
 def shrink(check: Check, subject: Any, case: Case, trouble: Trouble, profile: Profile) -> tuple[Case, Trouble]:
     """Return the smallest case found below a failing one that fails in the same way."""
+    if not profile.shrink:
+        return case, trouble
     best: list[tuple[Case, Trouble]] = [(case, trouble)]
     began = time.perf_counter()
 
@@ -194,7 +196,18 @@ def shrink(check: Check, subject: Any, case: Case, trouble: Trouble, profile: Pr
         # Hypothesis reports a failure that does not repeat; the case in hand still stands.
         if type(error).__module__.partition(".")[0] != "hypothesis":
             raise
-    return best[0]
+    return replay(check, subject, *best[0])
+
+
+def replay(check: Check, subject: Any, case: Case, trouble: Trouble) -> tuple[Case, Trouble]:
+    """Run the smallest case once more, so that the latest call is the failing one; return what it gives now."""
+    try:
+        check.function(subject, case)
+    except NotApplicable:
+        pass
+    except (Violation, SubjectError) as again:
+        return case, again
+    return case, trouble
 
 
 def weight(case: Case) -> float:

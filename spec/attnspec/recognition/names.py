@@ -6,10 +6,13 @@ from typing import Any
 
 # Parameters of a call, by contract argument.
 CALL_NAMES: dict[str, tuple[str, ...]] = {
-    "query": ("query", "q", "queries", "Q", "x", "hidden_states", "input", "inputs", "X", "src", "query_states", "x_q"),
-    "key": ("key", "k", "keys", "K", "key_states", "context", "memory", "encoder_hidden_states", "kv", "y", "x_kv", "key_value_states", "x_k"),
-    "value": ("value", "v", "values", "V", "value_states", "x_v"),
-    "mask": ("mask", "attn_mask", "attention_mask", "src_mask", "attn_bias_mask"),
+    "query": ("query", "q", "queries", "Q", "x", "hidden_states", "input", "inputs", "X", "src", "query_states", "x_q", "queries_in", "tokens",
+              "sequence", "embeddings", "inp", "hidden", "q_input", "input_q", "Q_in", "input_tensor", "features"),
+    "key": ("key", "k", "keys", "K", "key_states", "context", "memory", "encoder_hidden_states", "kv", "y", "x_kv", "key_value_states", "x_k",
+            "encoder_output", "input_k", "K_in", "cond", "encoder_out", "enc_output"),
+    "value": ("value", "v", "values", "V", "value_states", "x_v", "input_v", "V_in"),
+    "padding": ("key_padding_mask", "padding_mask", "src_key_padding_mask", "pad_mask", "key_mask", "kv_mask"),
+    "mask": ("mask", "attn_mask", "attention_mask", "src_mask", "attn_bias_mask", "causal_mask", "additive_mask", "masks"),
     "bias": ("bias", "attn_bias", "attention_bias", "position_bias", "rel_pos_bias"),
     "causal": ("causal", "is_causal", "use_causal_mask"),
     "scale": ("scale", "softmax_scale", "scaling", "sm_scale"),
@@ -22,14 +25,15 @@ CALL_NAMES: dict[str, tuple[str, ...]] = {
 # Parameters of a constructor, by the contract name that is handed over.
 NEW_NAMES: dict[str, tuple[str, ...]] = {
     "d_model": ("d_model", "embed_dim", "dim", "n_embd", "hidden_size", "d_in", "d_out", "embedding_dim", "model_dim", "width", "emb_dim",
-                "n_embed", "embed_size", "hidden_dim", "d_embed", "input_dim", "in_dim", "query_dim", "num_hiddens", "d_emb", "channels", "features"),
-    "heads": ("heads", "num_heads", "n_heads", "n_head", "h", "nhead", "num_attention_heads", "nheads", "n_query_heads", "num_q_heads", "head"),
+                "n_embed", "embed_size", "hidden_dim", "d_embed", "d_embedding", "size", "units", "c", "C", "n_state", "feature_dim", "num_features", "input_dim", "in_dim", "query_dim", "num_hiddens", "d_emb", "channels", "features"),
+    "heads": ("heads", "num_heads", "n_heads", "n_head", "h", "nhead", "num_attention_heads", "nheads", "n_query_heads", "num_q_heads", "head", "n_attention_heads", "num_attn_heads", "heads_count", "H", "attention_heads", "nh", "head_num"),
     "kv_heads": ("kv_heads", "num_kv_heads", "n_kv_heads", "num_key_value_heads", "num_kv_groups", "n_kv_groups", "n_kv_head", "num_kv_head", "kv_head"),
     "group": ("group", "group_size", "n_rep", "num_groups_per_head"),
     "d_k": ("d_k", "head_dim", "dim_head", "d_head", "head_size", "d_key", "d_qk"),
     "d_v": ("d_v", "d_value"),
-    "dropout": ("dropout", "dropout_p", "attn_dropout", "attn_pdrop", "dropout_rate", "p_dropout", "drop", "p", "attn_drop", "attention_dropout"),
-    "bias": ("bias", "qkv_bias", "use_bias"),
+    "dropout": ("dropout", "dropout_p", "attn_dropout", "attn_pdrop", "dropout_prob", "attention_probs_dropout_prob", "attention_dropout_prob", "dropout_rate", "p_dropout", "drop", "p", "attn_drop", "attention_dropout"),
+    "bias": ("bias", "qkv_bias", "use_bias", "attention_bias", "add_bias"),
+    "batch_first": ("batch_first",),
     "max_len": ("max_len", "context_length", "block_size", "max_seq_len", "seq_len", "max_length", "n_ctx", "max_position_embeddings", "ctx_len", "max_seq_length"),
 }  # fmt: skip
 
@@ -70,3 +74,31 @@ def match_names(names: Iterable[str], table: Mapping[str, tuple[str, ...]]) -> d
                 taken.add(word)
                 break
     return found
+
+# What a call wants beside the contract's arguments, and what undoes it: `(parameter, expression)`.
+COS, SIN = "torch.ones(batch, q_len, d_k, dtype=query.dtype)", "torch.zeros(batch, q_len, d_k, dtype=query.dtype)"
+NEUTRAL_ARGUMENTS: dict[str, str] = {
+    "position_embeddings": f"({COS}, {SIN})",
+    "cos": f"{COS}[0]", "sin": f"{SIN}[0]",
+    "freqs_cis": "torch.polar(torch.ones(q_len, d_k // 2), torch.zeros(q_len, d_k // 2))",
+    "freqs": "torch.zeros(q_len, d_k // 2)",
+    "position_ids": "torch.arange(q_len)[None].expand(batch, q_len)",
+    "start_pos": "0",
+}  # fmt: skip
+
+# Parameters of a call that choose a form of the output, and the value that gives the contract's.
+CALL_CONSTANTS: dict[str, str] = {"average_attn_weights": "False"}
+
+# Parameters of a constructor that are no size, and a value for a test.
+NEW_CONSTANTS: dict[str, str] = {
+    "layer_idx": "0", "layer_id": "0", "layer_number": "1", "device": "None", "dtype": "None", "n_layer": "1", "num_layers": "1",
+    "num_hidden_layers": "1", "vocab_size": "64", "flash": "False", "use_flash": "False", "use_cache": "False", "rope_theta": "10000.0",
+    "layer_norm_eps": "1e-5", "rms_norm_eps": "1e-6", "norm_eps": "1e-5", "eps": "1e-5", "is_causal": "False", "causal": "False",
+    "add_zero_attn": "False", "output_attentions": "False", "mlp_ratio": "4", "intermediate_size": "4 * d_model", "d_ff": "4 * d_model",
+    "is_decoder": "False", "scale": "None", "temperature": "d_k ** 0.5",
+}  # fmt: skip
+
+CONFIG_NAMES = ("config", "cfg", "conf", "args", "params", "hparams", "model_args", "model_config", "opt", "options", "settings", "c", "hp")
+
+# A buffer with one of these parts in its path holds positions; the number undoes them.
+POSITION_BUFFERS: dict[str, float] = {"inv_freq": 0.0, "cos": 1.0, "sin": 0.0, "freqs": 0.0, "theta": 0.0, "slopes": 0.0, "rope": 0.0}

@@ -1,0 +1,159 @@
+"""What people see: verdicts, tables and lists, drawn with rich. Nothing here decides anything."""
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from ._clauses import CONTRACT_VERSION, Clause, Level, clauses
+from ._table import Stage
+from .conformance.results import ClauseResult
+from .report import Report, failure_text
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console; colours appear on a terminal only, and lines are not folded into a pipe."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, highlight=False, soft_wrap=not stream.isatty())
+
+
+def progress(out: Console) -> Progress:
+    """Return a progress bar that shows itself on a terminal and nowhere else."""
+    return Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=out, transient=True, disable=not out.is_terminal,
+    )  # fmt: skip
+
+
+def heading(found: Mapping[str, Any], *, device: str) -> RenderableType:
+    """Return the two lines that say what is checked and what was recognised."""
+    from . import __version__
+
+    first = f"attnspec {__version__} · contract {CONTRACT_VERSION} · {found['contract']} · {device} · {' '.join(found['dtypes'])}"
+    said = " · ".join(f"{f['topic']} {f['value']}" if f["topic"] == "weights" else f"{f['topic']}: {f['value']}" for f in found["findings"])
+    missing = [name for name in ("causal", "mask", "grouped", "dropout") if _lacks(found, name)]
+    words = {"causal": "no causal flag", "mask": "no mask", "grouped": "no grouped heads", "dropout": "no dropout"}
+    tail = " · ".join(words[m] for m in missing)
+    line = " · ".join(part for part in (said, tail) if part)
+    return Group(Text(first, style="bold"), Text(f"recognised   {line}"))
+
+
+def _lacks(found: Mapping[str, Any], name: str) -> bool:
+    return bool(found["causal"] == "never") if name == "causal" else name not in found["features"]
+
+
+def chapters(report: Report) -> RenderableType:
+    """Return one line of chapters: how many clauses hold, of how many that ran."""
+    text = Text()
+    for name, (passed, ran) in report.chapters().items():
+        text.append(f"{name} {passed}/{ran}", style="green" if passed == ran else "red")
+        text.append("    ")
+    return text
+
+
+def tally(report: Report) -> RenderableType:
+    """Return the sentence that says what ran and what did not, and why."""
+    total = len(report.results)
+    lines = [f"ran {report.ran} of {total} clauses that apply to a {report.recognised['contract']}"]
+    skipped = sum(report.inapplicable().values())
+    if skipped:
+        lines[0] += f"; {skipped} not applicable:"
+        lines += [f"  {count:>3}  {reason}" for reason, count in report.inapplicable().items()]
+    return Text("\n".join(lines))
+
+
+def failures(report: Report, *, brief: bool = False) -> Iterable[RenderableType]:
+    """Yield each failure, the MUST clauses first."""
+    book = clauses()
+    order = {Level.MUST: 0, Level.ALTERNATIVE: 1, Level.SHOULD: 2}
+    bad = [r for r in report.results if r.status in ("failed", "error", "question", "not run")]
+    for result in sorted(bad, key=lambda r: order[book[r.clause].level]):
+        clause = book[result.clause]
+        word = {"question": "QUESTION", "error": "ERROR", "not run": "NOT RUN"}.get(result.status, "FAILED" if clause.level != Level.SHOULD else "ADVICE")
+        text = Text(f"{word} ", style="bold red" if word == "FAILED" else "bold yellow")
+        body = failure_text(clause, result)
+        text.append(body.split("\n", 1)[0] if brief else body, style="default")
+        yield text
+    for result in report.of("deviation"):
+        yield Text(f"DEVIATION {result.clause}  {result.reason}", style="yellow")
+
+
+def verdict(report: Report) -> RenderableType:
+    """Return the last line."""
+    broken, advised = len(report.broken), len(report.advised)
+    if report.ran == 0:
+        return Text("nothing ran: that is a failure, not a pass", style="bold red")
+    extra = f", {advised} SHOULD not followed" if advised else ""
+    seconds = f"{report.seconds:.1f} s, {sum(r.examples for r in report.results)} cases, profile {report.profile}, seed {report.seed}"
+    if broken:
+        return Text(f"NOT multi-head attention as specified: {broken} clause{'s' if broken > 1 else ''} broken{extra}  ({seconds})", style="bold red")
+    return Text(f"conforms{extra}  ({seconds})", style="bold green")
+
+
+def matrix(reports: list[Report]) -> RenderableType:
+    """Return the conformance matrix: implementations by chapters."""
+    names = list(dict.fromkeys(chapter for report in reports for chapter in report.chapters()))
+    table = Table(title=f"conformance, contract {CONTRACT_VERSION}", title_justify="left", box=None, pad_edge=False)
+    table.add_column("implementation", no_wrap=True)
+    for name in names:
+        table.add_column(name[:9], justify="right")
+    table.add_column("verdict", no_wrap=True)
+    for report in reports:
+        counts = report.chapters()
+        cells = [_cell(counts.get(name)) for name in names]
+        last = Text("conforms", style="green") if report.ok else Text(f"{len(report.broken)} broken", style="red")
+        if report.advised:
+            last.append(f", {len(report.advised)} advised", style="yellow")
+        table.add_row(report.target, *cells, last)
+    return table
+
+
+def _cell(count: tuple[int, int] | None) -> Text:
+    if count is None:
+        return Text("–", style="dim")
+    return Text(f"{count[0]}/{count[1]}" if count[0] != count[1] else str(count[1]), style="green" if count[0] == count[1] else "red")
+
+
+def clause_page(clause: Clause) -> RenderableType:
+    """Return everything that the contract says about one clause."""
+    rows = Table(box=None, show_header=False, pad_edge=False)
+    rows.add_column(style="dim", no_wrap=True)
+    rows.add_column()
+    for word, value in (
+        ("level", str(clause.level)), ("holds for", ", ".join(clause.contracts)), ("needs", ", ".join(clause.needs) or "nothing"),
+        ("formula", clause.formula), ("why", ", ".join(clause.reason)), ("hint", clause.hint), ("address", clause.address),
+    ):  # fmt: skip
+        if value:
+            rows.add_row(word, value)
+    return Group(Text(clause.name, style="bold"), Text(clause.statement), rows)
+
+
+def clause_list(found: Iterable[Clause]) -> RenderableType:
+    """Return clauses, a line each."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column()
+    for clause in found:
+        table.add_row(clause.name, str(clause.level), clause.statement)
+    return table
+
+
+def stage_table(stages: Iterable[Stage]) -> RenderableType:
+    """Return the shape table, read from the signatures."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("stage", "from", "to", "path"):
+        table.add_column(title)
+    for stage in stages:
+        takes = ", ".join(str(a) for a in stage.arguments)
+        table.add_row(stage.name + (" (optional)" if stage.optional else ""), takes, str(stage.result), stage.path)
+    return table
+
+
+def result_line(result: ClauseResult) -> str:
+    """Return one clause's result in a line, for progress."""
+    return f"{result.clause} {result.status}"

@@ -1,0 +1,220 @@
+"""A session in a process of its own: a crash, a hang or an exit of the code under test is its result."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from .._errors import AttnspecError, SelfTestError, TargetError, UnknownNameError
+from ..declaration import Declaration
+from .results import ClauseResult, Failure
+
+CALL_LIMIT = 30.0
+START_LIMIT = 180.0
+MEMORY = 16.0
+DEATHS = 3
+
+
+class WorkerDied(Exception):
+    """The process ended, or had to be ended; `how` says it in words."""
+
+    def __init__(self, how: str, trail: str) -> None:
+        super().__init__(how)
+        self.how, self.trail = how, trail
+
+
+class WorkerError(AttnspecError):
+    """The process reported an error of attnspec itself."""
+
+
+class ProcessSession:
+    """Runs clauses on one target in a worker process, and starts another when that one dies.
+
+    Args:
+        target: Text that names it.
+        declaration: What is declared about it.
+        profile_name: How hard to try.
+        seed: Of all cases.
+        device: Where tensors live.
+        scripts: Folder for scripts that reproduce failures; None writes none.
+        limit: Seconds that one call of the code under test may take.
+        memory: Gigabytes that the process may map; None is no limit.
+    """
+
+    def __init__(
+        self, target: str, declaration: Declaration, *, profile_name: str = "default", seed: int = 1, device: str = "cpu",
+        scripts: str | None = None, limit: float = CALL_LIMIT, memory: float | None = MEMORY,
+    ) -> None:  # fmt: skip
+        self._order = {
+            "order": "recognise", "target": target, "declaration": declaration.as_dict(), "profile": profile_name,
+            "seed": seed, "device": device, "scripts": scripts, "memory": memory if device == "cpu" else None,
+        }  # fmt: skip
+        self._limit, self._deaths = limit, 0
+        self._worker: _Worker | None = None
+        self.recognised: Mapping[str, Any] | None = None
+
+    def recognise(self) -> Mapping[str, Any]:
+        """Start the worker and have the target recognised.
+
+        Raises:
+            TargetError: If the target cannot be used, or kills or hangs the process while it is loaded.
+        """
+        try:
+            self._start()
+        except WorkerDied as death:
+            raise TargetError(f"{self._order['target']}: while it was loaded and tried, {death.how}{death.trail}") from None
+        assert self.recognised is not None
+        return self.recognised
+
+    def run(self, clause: str) -> ClauseResult:
+        """Run one clause; the end of the process is a failure of that clause."""
+        if self._deaths >= DEATHS:
+            return ClauseResult(clause, "not run", reason=f"the process died {DEATHS} times")
+        try:
+            if self._worker is None:
+                self._start()
+            assert self._worker is not None
+            self._worker.send({"order": "clause", "clause": clause})
+            answer = self._worker.wait("result", self._limit)
+        except WorkerDied as death:
+            self._deaths += 1
+            self._worker = None
+            failure = Failure(what=f"{death.how}{death.trail}", case="the process did not survive to say", raised="process ended", where=death.trail.strip() or None)
+            return ClauseResult(clause, "failed", failure=failure, examples=1)
+        except WorkerError as error:
+            return ClauseResult(clause, "error", reason=str(error))
+        return ClauseResult.from_dict(answer)
+
+    def call(self, what: str) -> Any:
+        """Ask the worker for something that only it can tell."""
+        if self._worker is None:
+            self.recognise()
+        assert self._worker is not None
+        self._worker.send({"order": "call", "what": what})
+        return self._worker.wait("called", START_LIMIT)["value"]
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+
+    def _start(self) -> None:
+        self._worker = _Worker()
+        self._worker.send(self._order)
+        answer = self._worker.wait("recognised", START_LIMIT if self.recognised is None else self._limit + 60)
+        self.recognised = {k: v for k, v in answer.items() if k != "kind"}
+
+
+class _Worker:
+    """One process and the thread that reads its answers."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONFAULTHANDLER": "1"}
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "attnspec.conformance.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self._stderr, env=environment,
+        )  # fmt: skip
+        self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            try:
+                self._answers.put(json.loads(line))
+            except ValueError:
+                continue
+        self._answers.put(None)
+
+    def send(self, order: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write((json.dumps(order) + "\n").encode())
+            self._process.stdin.flush()
+        except (BrokenPipeError, OSError):
+            raise self._death() from None
+
+    def wait(self, kind: str, limit: float) -> dict[str, Any]:
+        """Return the next answer of a kind; heartbeats restart the clock."""
+        while True:
+            try:
+                answer = self._answers.get(timeout=limit)
+            except queue.Empty:
+                trail = self._trail_of_hang()
+                raise WorkerDied(f"a call did not return within {limit:g} seconds (a hang)", trail) from None
+            if answer is None:
+                raise self._death()
+            if answer["kind"] == kind:
+                return {k: v for k, v in answer.items() if k != "kind"} if kind == "result" else answer
+            if answer["kind"] == "error":
+                raise _as_error(answer)
+
+    def _trail_of_hang(self) -> str:
+        """Have the process say where it is, then end it."""
+        if hasattr(signal, "SIGABRT"):
+            self._process.send_signal(signal.SIGABRT)
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        else:
+            self._process.kill()
+        return self._user_line()
+
+    def _death(self) -> WorkerDied:
+        try:
+            code = self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        if code < 0:
+            name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+            return WorkerDied(f"the process was ended by {name}", self._user_line())
+        return WorkerDied(f"the process ended with exit status {code}", self._user_line())
+
+    def _user_line(self) -> str:
+        """Return the innermost line of the user's code that the fault handler printed."""
+        from .failures import is_machinery
+
+        self._stderr.seek(0)
+        text = self._stderr.read().decode(errors="replace")
+        for line in text.splitlines():
+            words = line.strip()
+            if words.startswith('File "') and ", line " in words:
+                file, _, rest = words[6:].partition('", line ')
+                if not is_machinery(file) and os.path.exists(file):
+                    number = rest.split()[0].rstrip(",")
+                    return f"\n  {os.path.basename(file)}:{number}"
+        return ""
+
+    def end(self) -> None:
+        if self._process.stdin is not None:
+            try:
+                self._process.stdin.close()
+            except OSError:
+                pass
+        try:
+            self._process.wait(2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _as_error(answer: Mapping[str, Any]) -> AttnspecError:
+    place = f"\n  {answer['place']}" if answer.get("place") and str(answer["place"]) not in answer["message"] else ""
+    text = f"{answer['message']}{place}"
+    if answer["internal"]:
+        return WorkerError(f"attnspec itself failed; please report this:\n{text}")
+    if answer["type"] == "SelfTestError":
+        return SelfTestError(text)
+    if answer["type"] == "UnknownNameError":
+        return UnknownNameError.worded(text)
+    return TargetError(text)

@@ -1,0 +1,180 @@
+"""The verdict on one implementation: what ran, what failed and why, what did not run and why."""
+
+import json
+import platform
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from ._clauses import CONTRACT_VERSION, Clause, Level, clauses
+from ._errors import ReportError
+from .conformance.results import ClauseResult
+
+BAD = ("failed", "error", "question", "not run")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a check found.
+
+    Attributes:
+        target: As the user wrote it.
+        recognised: What recognition found: contract, dtypes, findings, questions, what is absent.
+        results: One for each clause that was selected, in the order of the contract.
+        profile: How hard the suite tried.
+        seed: Of all cases.
+        device: Where tensors lived.
+        seconds: How long it took.
+    """
+
+    target: str
+    recognised: Mapping[str, Any]
+    results: tuple[ClauseResult, ...]
+    profile: str
+    seed: int
+    device: str
+    seconds: float
+    environment: Mapping[str, str] = field(default_factory=lambda: {"python": platform.python_version(), "system": platform.system()})
+
+    def of(self, *statuses: str) -> tuple[ClauseResult, ...]:
+        """Return the results with one of the statuses."""
+        return tuple(r for r in self.results if r.status in statuses)
+
+    @property
+    def ran(self) -> int:
+        """How many clauses ran at least one case, or were decided by a question."""
+        return len(self.of("passed", "failed", "deviation", "error", "question"))
+
+    @property
+    def broken(self) -> tuple[ClauseResult, ...]:
+        """The results that decide against the implementation: a MUST or an elected alternative that does not hold."""
+        book = clauses()
+        return tuple(r for r in self.results if r.status in BAD and (book[r.clause].level != Level.SHOULD or r.status == "error"))
+
+    @property
+    def advised(self) -> tuple[ClauseResult, ...]:
+        """The SHOULD clauses that do not hold."""
+        book = clauses()
+        return tuple(r for r in self.of("failed", "question") if book[r.clause].level == Level.SHOULD)
+
+    @property
+    def ok(self) -> bool:
+        """Whether something ran and no MUST failed."""
+        return self.ran > 0 and not self.broken
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 all pass, 1 a MUST failed, 2 nothing ran."""
+        if self.ran == 0:
+            return 2
+        return 1 if self.broken else 0
+
+    def chapters(self) -> dict[str, tuple[int, int]]:
+        """Return for each chapter how many clauses hold, of how many that ran."""
+        counts: dict[str, list[int]] = {}
+        for result in self.results:
+            if result.status in ("not applicable", "not run"):
+                continue
+            count = counts.setdefault(result.clause.split(".", 1)[0], [0, 0])
+            count[0] += result.status == "passed"
+            count[1] += 1
+        return {name: (passed, ran) for name, (passed, ran) in counts.items()}
+
+    def inapplicable(self) -> dict[str, int]:
+        """Return how many clauses did not apply, by reason; the commonest first."""
+        return dict(Counter(r.reason for r in self.of("not applicable", "not run")).most_common())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        book = clauses()
+        return {
+            "attnspec": __import__("attnspec").__version__,
+            "contract": CONTRACT_VERSION,
+            "target": self.target,
+            "recognised": dict(self.recognised),
+            "profile": self.profile,
+            "seed": self.seed,
+            "device": self.device,
+            "seconds": round(self.seconds, 3),
+            "environment": dict(self.environment),
+            "status": self.status,
+            "ran": self.ran,
+            "of": len(self.results),
+            "results": [{**r.as_dict(), "level": str(book[r.clause].level)} for r in self.results],
+        }
+
+    def write_json(self, path: Path) -> None:
+        """Write the report as JSON.
+
+        Raises:
+            ReportError: If the file cannot be written.
+        """
+        _write(path, json.dumps(self.as_dict(), indent=1, default=str) + "\n")
+
+    def write_junit(self, path: Path) -> None:
+        """Write the report as JUnit XML, one test case a clause.
+
+        Raises:
+            ReportError: If the file cannot be written.
+        """
+        _write(path, ElementTree.tostring(junit([self]), encoding="unicode") + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ReportError(f"the report cannot be written to {path}: {error.strerror or error}; the verdict above stands") from None
+
+
+def failure_text(clause: Clause, result: ClauseResult) -> str:
+    """Return everything about a failure in plain lines."""
+    lines = [f"{clause.name} ({clause.level})  {clause.statement}"]
+    f = result.failure
+    if f is None:
+        lines.append(f"  {result.status}   {result.reason}")
+        return "\n".join(lines)
+    lines.append(f"  what       {f.what}")
+    lines.append(f"  smallest   {f.case}")
+    if f.got is not None:
+        allowed = f"  allowed error {_number(f.allowed)}" if f.allowed is not None else ""
+        at = f"  at {list(f.index)}" if f.index else ""
+        lines.append(f"  got {_number(f.got)}  expected {_number(f.expected)}{allowed}{at}")
+    for word, value in (("looks like", f.looks_like), ("fix", f.fix), ("where", f.where), ("again", f.script and f"python {f.script}")):
+        if value:
+            lines.append(f"  {word:<10} {value}")
+    if clause.reason:
+        lines.append(f"  why        {', '.join(clause.reason)}")
+    lines.append(f"  see        attnspec show {clause.name}")
+    return "\n".join(lines)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
+
+
+def junit(reports: list[Report]) -> ElementTree.Element:
+    """Return JUnit XML for several reports, a suite each."""
+    book = clauses()
+    root = ElementTree.Element("testsuites")
+    for report in reports:
+        bad = report.of(*BAD)
+        suite = ElementTree.SubElement(
+            root, "testsuite", name=report.target, tests=str(len(report.results)), failures=str(len(bad)),
+            skipped=str(len(report.of("not applicable", "deviation"))), time=f"{report.seconds:.3f}",
+        )  # fmt: skip
+        for result in report.results:
+            case = ElementTree.SubElement(suite, "testcase", classname=report.target, name=result.clause, time=f"{result.seconds:.3f}")
+            if result.status in BAD and book[result.clause].level == Level.SHOULD:
+                ElementTree.SubElement(case, "system-out").text = failure_text(book[result.clause], result)
+            elif result.status in BAD:
+                message = result.failure.what if result.failure else result.reason
+                node = ElementTree.SubElement(case, "failure", message=message)
+                node.text = failure_text(book[result.clause], result)
+            elif result.status in ("not applicable", "deviation"):
+                ElementTree.SubElement(case, "skipped", message=result.reason)
+    return root

@@ -1,0 +1,191 @@
+"""The pytest plugin: one test an implementation and clause.
+
+It stands beside the package, not inside it, so that pytest loads it without importing attnspec: import
+hooks and coverage still see the package's first import.
+
+    pytest --attnspec my_package.attention:MyAttention
+    pytest --attnspec sdpa --attnspec-profile quick -k "mask"
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+_SESSIONS = pytest.StashKey[dict[str, Any]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the plugin's options."""
+    group = parser.getgroup("attnspec", "conformance of attention implementations")
+    group.addoption("--attnspec", action="append", default=[], metavar="TARGET", help="file.py:Object, package.module:Object or a registered name; may be given again")
+    group.addoption("--attnspec-profile", default="quick", metavar="NAME", help="quick, default or thorough")
+    group.addoption("--attnspec-declare", action="append", default=[], metavar="KEY=VALUE", help="what cannot be found out by itself")
+    group.addoption("--attnspec-seed", type=int, default=1, help="of all cases")
+    group.addoption("--attnspec-device", default="cpu", help="where tensors live")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker and make room for the worker processes."""
+    config.addinivalue_line("markers", "attnspec(target, clause): one clause of the attention contract on one implementation")
+    config.stash[_SESSIONS] = {}
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the worker processes."""
+    for session in config.stash.get(_SESSIONS, {}).values():
+        session.close()
+
+
+class AttnspecError(Exception):
+    """A clause that does not hold; shown without a traceback, for none of it is the user's."""
+
+
+class ClauseItem(pytest.Item):
+    """One clause of the contract on one implementation."""
+
+    def __init__(self, *, target: str, clause: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.target, self.clause = target, clause
+        self.add_marker(pytest.mark.attnspec(target, clause))
+
+    def runtest(self) -> None:
+        """Run the clause and turn its result into an outcome."""
+        judge_result(self.clause, session_for(self.config, self.target).run(self.clause))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Show what the clause has to say; a failure of the plugin itself keeps its traceback."""
+        if isinstance(excinfo.value, AttnspecError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo)
+
+    def reportinfo(self) -> tuple[str, int | None, str]:
+        """Name the test."""
+        return self.target.partition(":")[0], None, f"{self.target} [{self.clause}]"
+
+
+class TargetCollector(pytest.Collector):
+    """All clauses of one implementation."""
+
+    def __init__(self, *, target: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.target = target
+
+    def collect(self) -> Iterator[ClauseItem]:
+        """Yield one item a clause that holds for the implementation's contract."""
+        from attnspec import AttnspecError as KnownError
+        from attnspec import clauses
+
+        try:
+            found = session_for(self.config, self.target).recognised
+        except KnownError as error:
+            raise self.CollectError(str(error)) from error
+        for clause in clauses().values():
+            if found["contract"] in clause.contracts:
+                yield ClauseItem.from_parent(self, name=clause.name, target=self.target, clause=clause.name)
+
+
+class TargetsPlugin:
+    """Adds the targets of the command line to what pytest collects by itself."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self, session: pytest.Session) -> Iterator[None]:
+        """Collect the targets behind everything else."""
+        result = yield
+        items: list[pytest.Item] = []
+        for target in session.config.getoption("--attnspec"):
+            node = TargetCollector.from_parent(session, name=f"attnspec[{target}]", target=target)
+            try:
+                items.extend(node.collect())
+            except pytest.Collector.CollectError as error:
+                raise pytest.UsageError(f"attnspec: {error}") from error
+        # So that -k and -m reach them as they reach every test.
+        session.config.hook.pytest_collection_modifyitems(session=session, config=session.config, items=items)
+        session.items.extend(items)
+        session.testscollected = len(session.items)
+        return result
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Take part in collection where targets are given."""
+    if session.config.getoption("--attnspec"):
+        session.config.pluginmanager.register(TargetsPlugin(), "attnspec-targets")
+
+
+def session_for(config: pytest.Config, target: str) -> Any:
+    """Return the worker for a target, started on its first use and recognised."""
+    sessions = config.stash[_SESSIONS]
+    if target not in sessions:
+        from attnspec import Declaration
+        from attnspec.conformance.session import ProcessSession
+
+        session = ProcessSession(
+            target, Declaration.from_pairs(config.getoption("--attnspec-declare")), profile_name=config.getoption("--attnspec-profile"),
+            seed=config.getoption("--attnspec-seed"), device=config.getoption("--attnspec-device"), scripts=".attnspec",
+        )  # fmt: skip
+        session.recognise()
+        sessions[target] = session
+    return sessions[target]
+
+
+def judge_result(name: str, result: Any) -> None:
+    """Turn the result of a clause into a pass, a skip, a warning or a failure."""
+    from attnspec import clauses
+    from attnspec.report import failure_text
+
+    clause = clauses()[name]
+    if result.status == "not applicable":
+        pytest.skip(f"not applicable: {result.reason}")
+    if result.status == "deviation":
+        pytest.skip(f"declared deviation: {result.reason}")
+    if result.status != "passed":
+        text = failure_text(clause, result)
+        if clause.level == "SHOULD" and result.status != "error":
+            pytest.xfail(text)
+        raise AttnspecError(text)
+
+
+def parametrize_with_clauses(target: Any, *, profile: str = "quick", declaration: Mapping[str, Any] | None = None, clause: Any = None) -> Any:
+    """Return a decorator that gives a test one parameter `check_clause` for each clause of the contract.
+
+        @attnspec_pytest.parametrize_with_clauses(MyAttention)
+        def test_conforms(check_clause):
+            check_clause()
+
+    Args:
+        target: A function or class, or text that names one.
+        profile: How hard to try.
+        declaration: What cannot be found out by itself.
+        clause: Only these clauses or chapters.
+    """
+    from attnspec import clauses
+    from attnspec._check import as_target, locate, select
+    from attnspec.conformance.local import LocalSession
+    from attnspec.conformance.session import ProcessSession
+    from attnspec.declaration import Declaration
+
+    text = target if isinstance(target, str) else locate(target)
+    declared = Declaration.from_mapping(declaration or {})
+    held: list[Any] = []
+
+    def session() -> Any:
+        if not held:
+            held.append(
+                ProcessSession(text, declared, profile_name=profile) if text is not None
+                else LocalSession(as_target(target), declared, profile_name=profile)
+            )  # fmt: skip
+            found = held[0].recognise()
+            held.append(found)
+        return held[0]
+
+    def bind(name: str) -> Any:
+        def check_clause() -> None:
+            worker = session()
+            if held[1]["contract"] not in clauses()[name].contracts:
+                pytest.skip(f"not about a {held[1]['contract']}")
+            judge_result(name, worker.run(name))
+
+        return check_clause
+
+    chosen = select(clause)
+    return pytest.mark.parametrize("check_clause", [pytest.param(bind(c.name), id=c.name) for c in chosen])
