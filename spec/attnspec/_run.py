@@ -167,7 +167,8 @@ def run_trace(words: argparse.Namespace) -> int:
         _write(words.html, trace.to_html(found))
         print(f"wrote {words.html}")
     else:
-        terminal.console().print(trace.render_table(found))
+        out = terminal.console()
+        out.print(trace.render_table(found, width=out.width))
     return OK
 
 

@@ -1,5 +1,6 @@
 """What people see: verdicts, tables and lists, drawn with rich. Nothing here decides anything."""
 
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,10 +16,14 @@ from .conformance.results import ClauseResult
 from .report import Report, failure_text
 
 
+WIDE = 200
+
+
 def console(*, stderr: bool = False) -> Console:
     """Return a console; colours appear on a terminal only, and lines are not folded into a pipe."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, highlight=False, soft_wrap=not stream.isatty())
+    piped = not stream.isatty()
+    return Console(stderr=stderr, highlight=False, soft_wrap=piped, width=WIDE if piped and "COLUMNS" not in os.environ else None)
 
 
 def progress(out: Console) -> Progress:
@@ -67,16 +72,18 @@ def tally(report: Report) -> RenderableType:
 
 
 def failures(report: Report, *, brief: bool = False) -> Iterable[RenderableType]:
-    """Yield each failure, the MUST clauses first."""
+    """Yield each cause once, the MUST clauses first, with what else it breaks."""
     book = clauses()
-    order = {Level.MUST: 0, Level.ALTERNATIVE: 1, Level.SHOULD: 2}
-    bad = [r for r in report.results if r.status in ("failed", "error", "question", "not run")]
-    for result in sorted(bad, key=lambda r: order[book[r.clause].level]):
-        clause = book[result.clause]
-        word = {"question": "QUESTION", "error": "ERROR", "not run": "NOT RUN"}.get(result.status, "FAILED" if clause.level != Level.SHOULD else "ADVICE")
+    for group in report.causes():
+        first = group[0]
+        clause = book[first.clause]
+        word = {"question": "QUESTION", "error": "ERROR", "not run": "NOT RUN"}.get(first.status, "FAILED" if clause.level != Level.SHOULD else "ADVICE")
         text = Text(f"{word} ", style="bold red" if word == "FAILED" else "bold yellow")
-        body = failure_text(clause, result)
+        body = failure_text(clause, first)
         text.append(body.split("\n", 1)[0] if brief else body, style="default")
+        if len(group) > 1:
+            others = ", ".join(r.clause for r in group[1:])
+            text.append(f"\n  {'also broken':<10} {len(group) - 1} by the same cause: {others}", style="default")
         yield text
     for result in report.of("deviation"):
         yield Text(f"DEVIATION {result.clause}  {result.reason}", style="yellow")

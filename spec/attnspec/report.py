@@ -72,6 +72,23 @@ class Report:
             return 2
         return 1 if self.broken else 0
 
+    def causes(self) -> list[list[ClauseResult]]:
+        """Return what does not hold, grouped by cause: one known mistake, one line, or else one clause.
+
+        Groups with a MUST come first; in each group the clause whose case is the smallest leads.
+        """
+        book = clauses()
+        order = {Level.MUST: 0, Level.ALTERNATIVE: 1, Level.SHOULD: 2}
+        groups: dict[str, list[ClauseResult]] = {}
+        for result in self.of(*BAD):
+            f = result.failure
+            cause = (f.looks_like or f.where) if f is not None else None
+            level = "advice" if book[result.clause].level == Level.SHOULD else "broken"
+            groups.setdefault(f"{level} {cause or result.clause}", []).append(result)
+        for group in groups.values():
+            group.sort(key=lambda r: (order[book[r.clause].level], len(r.failure.case) if r.failure else 0))
+        return sorted(groups.values(), key=lambda group: order[book[group[0].clause].level])
+
     def chapters(self) -> dict[str, tuple[int, int]]:
         """Return for each chapter how many clauses hold, of how many that ran."""
         counts: dict[str, list[int]] = {}
@@ -143,6 +160,8 @@ def failure_text(clause: Clause, result: ClauseResult) -> str:
     if f.got is not None:
         allowed = f"  allowed error {_number(f.allowed)}" if f.allowed is not None else ""
         at = f"  at {list(f.index)}" if f.index else ""
+        if f.ratio is not None and 1.0 < f.ratio < 1e9:
+            at += f"  ({f.ratio:.3g} times the allowed error)"
         lines.append(f"  got {_number(f.got)}  expected {_number(f.expected)}{allowed}{at}")
     for word, value in (("looks like", f.looks_like), ("fix", f.fix), ("where", f.where), ("again", f.script and f"python {f.script}")):
         if value:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from .._clauses import Clause
 from .cases import Case
@@ -26,7 +27,7 @@ def diagnose(clause: Clause, result: ClauseResult, recognition: Any, *, scripts:
     if failure.raised is not None:
         failure = _explain_exception(failure)
     else:
-        failure = _name_mistake(failure, recognition)
+        failure = replace(failure, **_cause(failure, recognition))
     if failure.fix is None and clause.hint:
         failure = replace(failure, fix=clause.hint)
     return replace(result, failure=failure)
@@ -42,6 +43,33 @@ def _explain_exception(failure: Failure) -> Failure:
     return failure if found is None else replace(failure, looks_like=found[0], fix=found[1])
 
 
+_CAUSES: WeakKeyDictionary[Any, dict[str, dict[str, str | None]]] = WeakKeyDictionary()
+
+
+def _cause(failure: Failure, recognition: Any) -> dict[str, str | None]:
+    """Return the known mistake and the line; failures whose cases use the same options are asked about once."""
+    known = _CAUSES.setdefault(recognition.subject, {})
+    case = _case(failure)
+    options = (case.mask, case.mask_rank, case.bias, case.window, case.softcap, case.scale)
+    key = repr([option is None for option in options] + [case.causal, case.kv_heads == case.heads, case.sources, case.layout, case.dtype])
+    if key not in known:
+        found = _find_line(_name_mistake(failure, recognition), recognition)
+        known[key] = {"looks_like": found.looks_like, "fix": found.fix, "where": found.where}
+    return known[key]
+
+
+def _case(failure: Failure) -> Case:
+    return Case(**{**failure.structure, "window": _pair(failure.structure.get("window"))})
+
+
+def _find_line(failure: Failure, recognition: Any) -> Failure:
+    """Say at which line the code first departs from the contract, where a trace shows it."""
+    from ..trace.target import departure_line, departure_of
+
+    departure = departure_of(recognition, _case(failure))
+    return failure if departure is None else replace(failure, where=departure_line(departure))
+
+
 def _name_mistake(failure: Failure, recognition: Any) -> Failure:
     try:
         from ..fingerprints import identify
@@ -49,10 +77,8 @@ def _name_mistake(failure: Failure, recognition: Any) -> Failure:
         return failure
 
     subject = recognition.subject
-    is_layer = isinstance(subject, LayerSubject)
-    structure = {**failure.structure, "window": _pair(failure.structure.get("window"))}
     try:
-        match = identify(subject, Case(**structure), layer=is_layer)
+        match = identify(subject, _case(failure), layer=isinstance(subject, LayerSubject))
     except (SubjectError, NotApplicable):
         return failure
     if match is None:

@@ -10,6 +10,9 @@ from .profiles import Profile, profile
 from .results import ClauseResult
 
 
+MANY_FAILURES = 4
+
+
 class LocalSession:
     """Runs clauses on one target here.
 
@@ -30,6 +33,7 @@ class LocalSession:
         self._profile: Profile = profile(profile_name)
         self._seed, self._device, self._scripts = seed, device, scripts
         self.recognition: Any = None
+        self._failures = 0
 
     @classmethod
     def from_order(cls, order: dict[str, Any]) -> "LocalSession":
@@ -68,12 +72,21 @@ class LocalSession:
         deviation = self.recognition.declaration.deviations.get(name)
         if deviation is not None:
             return self._deviation(clause, deviation)
-        result = run_clause(clause, self.recognition, self._profile, start=self._seed)
+        result = run_clause(clause, self.recognition, self._effort(), start=self._seed)
         if result.failure is None:
             return result
         from .diagnosis import diagnose
 
+        self._failures += 1
         return diagnose(clause, result, self.recognition, scripts=self._scripts)
+
+    def _effort(self) -> Profile:
+        """Return the profile; where much is broken already, less is spent on making each failure small."""
+        from dataclasses import replace
+
+        if self._failures < MANY_FAILURES:
+            return self._profile
+        return replace(self._profile, shrink=self._profile.shrink // 5)
 
     def _deviation(self, clause: Clause, reason: str) -> ClauseResult:
         from dataclasses import replace

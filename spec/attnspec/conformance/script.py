@@ -1,6 +1,7 @@
 """A script that reproduces one failure with torch and the user's file alone."""
 
 import pprint
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ class LastCall:
     """The latest call of the code under test: what was called, and with what."""
 
     function: Any = None
+    again: Callable[[], Any] | None = None
     given: dict[str, Any] = {}  # noqa: RUF012 - replaced as a whole at each call
     state: dict[str, Tensor] | None = None
     given_sizes: dict[str, Any] = {}  # noqa: RUF012 - likewise

@@ -83,9 +83,9 @@ def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             raise SubjectError.of(error) from error
 
 
-def remember(function: Any, given: Mapping[str, Any]) -> None:
-    """Keep the latest call, for the script that reproduces a failure."""
-    LastCall.function, LastCall.given = function, dict(given)
+def remember(function: Any, given: Mapping[str, Any], again: Callable[[], Any]) -> None:
+    """Keep the latest call, for the script that reproduces a failure and for the trace that explains it."""
+    LastCall.function, LastCall.given, LastCall.again = function, dict(given), again
     LastCall.state = function.state_dict() if isinstance(function, torch.nn.Module) else None
 
 
@@ -131,9 +131,9 @@ class Caller:
                 given[name] = value
         if dropout:
             given["dropout"] = dropout
-        if want_weights:
+        if want_weights and "return_weights" in self.takes:
             given["return_weights"] = True
-        remember(function, given)
+        remember(function, given, lambda: self._invoke(function, given, self._sizes(tensors)))
         with tapped(function, self.declaration.tap) as taken:
             result = guarded(self._invoke, function, given, self._sizes(tensors))
         output = self._pick_output(taken[-1] if taken else result)

@@ -75,15 +75,29 @@ def summary(trace: Trace) -> list[tuple[str, str]]:
     return found + [("note", note) for note in trace.notes]
 
 
-def render_table(trace: Trace) -> RenderableType:
-    """Return a trace as a rich renderable: the code's rows, the contract's rows, and the verdict."""
+NARROW = (0, 1, 3, 6)
+
+
+def render_table(trace: Trace, *, width: int | None = None) -> RenderableType:
+    """Return a trace as a rich renderable: the code's rows, the contract's rows, and the verdict.
+
+    Args:
+        trace: The trace.
+        width: Columns of the terminal; below 140 the table keeps what matters most: operation, line, the
+            shape that comes out, and the contract's row. None is wide.
+    """
     table = Table(title=trace.title or None, box=box.SIMPLE, title_justify="left", pad_edge=False)
-    for heading in HEADINGS:
-        table.add_column(heading, overflow="fold", no_wrap=heading in ("line",))
+    narrow = width is not None and width < 140
+    kept = NARROW if narrow else tuple(range(len(HEADINGS)))
+    for heading in (HEADINGS[i] for i in kept):
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("operation", "line"))
     guilty = trace.departure.row if trace.departure is not None else None
     for number, row in enumerate(trace.rows):
         style = "bold red" if number == guilty or row.error else "dim" if row.side else None
-        table.add_row(*(Text(cell) for cell in cells(row)), style=style)
+        found = cells(row)
+        if narrow:
+            found = (*found[:3], "; ".join(str(t) for t in row.outputs) if row.error is None else "✗", *found[4:])
+        table.add_row(*(Text(found[i]) for i in kept), style=style)
     parts: list[RenderableType] = [table]
     if trace.contract:
         parts.append(_contract_table(trace))

@@ -1,0 +1,114 @@
+"""Traceable runs of whatever recognition understands: the code is called exactly as the suite calls it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from .. import oracle
+from .._errors import TargetError
+from ..conformance.cases import Case
+from ..conformance.failures import NotApplicable, SubjectError
+from ..conformance.layer_subject import LayerSubject
+from ..conformance.script import LastCall
+from ..declaration import Declaration
+from ..loading import load_target
+from .build import trace_runs
+from .record import Run
+from .solve import prime_sizes
+from .table import Departure, Trace
+
+
+def trace_target(text: str, declared: Declaration) -> Trace:
+    """Recognise a target and trace it: with a mask and causality where it takes them.
+
+    Raises:
+        TargetError: If it cannot be found, recognised, or called at the sizes of a trace.
+    """
+    from ..recognition import recognise
+
+    recognition = recognise(load_target(text), declared)
+    space = recognition.space
+    return trace_recognised(
+        recognition, mask="random" if space.has("mask") else None, grouped=space.has("grouped"), title=text
+    )
+
+
+def trace_recognised(
+    recognition: Any, *, mask: str | None = None, causal: bool = False, grouped: bool = False, cross: bool = False,
+    runs: int = 3, title: str = "", options: Mapping[str, Any] | None = None,
+) -> Trace:  # fmt: skip
+    """Trace a recognised subject.
+
+    Args:
+        recognition: What recognition found.
+        mask: Family of the mask, or None.
+        causal: Whether to ask for causality.
+        grouped: Whether heads share keys and values.
+        cross: Whether keys come from an input of their own.
+        runs: How many sizes to run.
+        title: For headings.
+        options: Further fields of the case, `scale` for example.
+
+    Raises:
+        TargetError: If it cannot be run at these sizes.
+    """
+    made = []
+    for sizes in prime_sizes(grouped=grouped, cross=cross, runs=runs):
+        run = _run(recognition, sizes, {"mask": mask, "causal": causal, **(options or {})})
+        if run is not None:
+            made.append(run)
+    if not made:
+        raise TargetError(f"{title or recognition.name}: it cannot be run at the sizes of a trace")
+    return trace_runs(made, title=title or recognition.name)
+
+
+def _run(recognition: Any, sizes: Mapping[str, int], fields: dict[str, Any]) -> Run | None:
+    subject, space = recognition.subject, recognition.space
+    dtype = "float64" if "float64" in space.dtypes else space.dtypes[0]
+    known = {k: v for k, v in sizes.items() if k in ("batch", "heads", "kv_heads", "q_len", "kv_len", "d_k", "d_v")}
+    case = space.fit(Case(**known, dtype=dtype, seed=5, **{k: v for k, v in fields.items() if v is not None}))
+    if case is None:
+        return None
+    layer = isinstance(subject, LayerSubject)
+    LastCall.again = None
+    inputs: Any = subject.layer_inputs(case) if layer else case.core_inputs()
+    try:
+        (subject.run_layer if layer else subject.run)(inputs)
+    except NotApplicable:
+        return None
+    except SubjectError:
+        # Code that fails half-way is traced up to where it does.
+        if LastCall.again is None:
+            raise
+    assert LastCall.again is not None
+    steps = oracle.layer(inputs).steps if layer else oracle.core(inputs).steps
+    given = {name: value for name, value in LastCall.given.items() if isinstance(value, Tensor)}
+    weights: dict[str, Tensor] = {}
+    if isinstance(LastCall.function, nn.Module):
+        weights = dict(LastCall.function.named_parameters())
+    if layer:
+        weights |= inputs.weights.tensors()
+    fitted = {**sizes, **{k: getattr(case, k) for k in known}, "d_model": case.d_model}
+    return Run(fitted, LastCall.again, given, weights, steps)
+
+
+def departure_of(recognition: Any, case: Case) -> Departure | None:
+    """Return where code first departs from the contract on cases like a failing one; None where it does not, or cannot be seen."""
+    layer = isinstance(recognition.subject, LayerSubject)
+    try:
+        found = trace_recognised(
+            recognition, mask=case.mask, causal=case.causal and recognition.space.causal == "flag", grouped=case.kv_heads != case.heads,
+            cross=layer and case.sources != "self", runs=1, options={"scale": case.scale},
+        )  # fmt: skip
+    except (TargetError, SubjectError, NotApplicable):
+        return None
+    return found.departure
+
+
+def departure_line(departure: Departure) -> str:
+    """Return a departure in one line: file, line, source, and what is wrong there."""
+    source = f"  {departure.source.strip()}" if departure.source else ""
+    place = f"{Path(departure.file).name}:{departure.line}{source}" if departure.file else departure.name
+    return f"{place}  ({departure.text})" if departure.text else place
