@@ -75,7 +75,8 @@ class Report:
     def causes(self) -> list[list[ClauseResult]]:
         """Return what does not hold, grouped by cause: one known mistake, one line, or else one clause.
 
-        Groups with a MUST come first; in each group the clause whose case is the smallest leads.
+        Groups with a MUST come first; in each group a clause leads that names the kind of mistake (one of the
+        stage at which the code departs), and among those the one whose case is the smallest.
         """
         book = clauses()
         order = {Level.MUST: 0, Level.ALTERNATIVE: 1, Level.SHOULD: 2}
@@ -86,7 +87,8 @@ class Report:
             level = "advice" if book[result.clause].level == Level.SHOULD else "broken"
             groups.setdefault(f"{level} {cause or result.clause}", []).append(result)
         for group in groups.values():
-            group.sort(key=lambda r: (order[book[r.clause].level], len(r.failure.case) if r.failure else 0))
+            kin = {name for r in group if r.failure for name in r.failure.kin}
+            group.sort(key=lambda r: (order[book[r.clause].level], r.clause not in kin, len(r.failure.case) if r.failure else 0))
         return sorted(groups.values(), key=lambda group: order[book[group[0].clause].level])
 
     def chapters(self) -> dict[str, tuple[int, int]]:

@@ -6,6 +6,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from .._clauses import Clause
+from .._table import STAGES
 from .cases import Case
 from .failures import NotApplicable, SubjectError
 from .layer_subject import LayerSubject
@@ -43,10 +44,10 @@ def _explain_exception(failure: Failure) -> Failure:
     return failure if found is None else replace(failure, looks_like=found[0], fix=found[1])
 
 
-_CAUSES: WeakKeyDictionary[Any, dict[str, dict[str, str | None]]] = WeakKeyDictionary()
+_CAUSES: WeakKeyDictionary[Any, dict[str, dict[str, Any]]] = WeakKeyDictionary()
 
 
-def _cause(failure: Failure, recognition: Any) -> dict[str, str | None]:
+def _cause(failure: Failure, recognition: Any) -> dict[str, Any]:
     """Return the known mistake and the line; failures whose cases use the same options are asked about once."""
     known = _CAUSES.setdefault(recognition.subject, {})
     case = _case(failure)
@@ -54,7 +55,7 @@ def _cause(failure: Failure, recognition: Any) -> dict[str, str | None]:
     key = repr([option is None for option in options] + [case.causal, case.kv_heads == case.heads, case.sources, case.layout, case.dtype])
     if key not in known:
         found = _find_line(_name_mistake(failure, recognition), recognition)
-        known[key] = {"looks_like": found.looks_like, "fix": found.fix, "where": found.where}
+        known[key] = {"looks_like": found.looks_like, "fix": found.fix, "where": found.where, "kin": found.kin}
     return known[key]
 
 
@@ -67,7 +68,10 @@ def _find_line(failure: Failure, recognition: Any) -> Failure:
     from ..trace.target import departure_line, departure_of
 
     departure = departure_of(recognition, _case(failure))
-    return failure if departure is None else replace(failure, where=departure_line(departure))
+    if departure is None:
+        return failure
+    stage = STAGES.get(departure.stage)
+    return replace(failure, where=departure_line(departure), kin=stage.clauses if stage is not None else ())
 
 
 def _name_mistake(failure: Failure, recognition: Any) -> Failure:

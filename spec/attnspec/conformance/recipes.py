@@ -108,14 +108,23 @@ def _feature(name: str, values: Sequence[Any]) -> st.SearchStrategy[Any]:
     return listed
 
 
-def below(case: Case) -> st.SearchStrategy[Case]:
-    """Return the cases that are simpler than `case` in every way, it included: where a failure is made small."""
+def below(case: Case, options: Mapping[str, Sequence[Any]]) -> st.SearchStrategy[Case]:
+    """Return the cases that are simpler than `case` in every way, it included: where a failure is made small.
+
+    Args:
+        case: The failing one.
+        options: Of the recipe that it came from; what a recipe always sets is not taken away.
+    """
     families = {"values": (*[v for v in ("ones", "integers", "normal") if v != case.values], case.values)}
+    always_grouped = all(heads != kv_heads for heads, kv_heads in options.get("heads", ((1, 1),)))
+
+    def may_drop(feature: str) -> bool:
+        return any(value is None or value is False for value in options.get(feature, (None, False)))
 
     @st.composite
     def cases(draw: st.DrawFn) -> Case:
         group = case.heads // case.kv_heads
-        groups = draw(st.integers(1, group)) if group > 1 else 1
+        groups = draw(st.integers(2 if always_grouped else 1, group)) if group > 1 else 1
         kv_heads = draw(st.integers(1, case.kv_heads))
         changes: dict[str, Any] = {"heads": kv_heads * groups, "kv_heads": kv_heads}
         for axis in ("batch", "q_len", "kv_len", "d_k", "d_v"):
@@ -127,8 +136,9 @@ def below(case: Case) -> st.SearchStrategy[Case]:
             changes["q_len"] = changes["kv_len"]
         for feature in ("mask", "bias", "window", "softcap", "scale"):
             if getattr(case, feature) is not None:
-                changes[feature] = getattr(case, feature) if draw(st.booleans()) else None
-        if case.causal:
+                keep = not may_drop(feature) or draw(st.booleans())
+                changes[feature] = getattr(case, feature) if keep else None
+        if case.causal and may_drop("causal"):
             changes["causal"] = draw(st.booleans())
         changes["values"] = draw(st.sampled_from(families["values"]))
         changes["layout"] = draw(st.sampled_from(list(dict.fromkeys(("contiguous", case.layout)))))

@@ -24,6 +24,7 @@ class Failure:
         looks_like: The known mistake that it equals, in one sentence.
         fix: What to change.
         script: Path of a script that reproduces it.
+        kin: The clauses of the stage at which the code departs: those that name this kind of mistake.
     """
 
     what: str
@@ -39,6 +40,7 @@ class Failure:
     looks_like: str | None = None
     fix: str | None = None
     script: str | None = None
+    kin: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,5 +74,6 @@ class ClauseResult:
         """Build a result from plain data."""
         failure = data.get("failure")
         if failure is not None:
-            failure = Failure(**{**failure, "index": tuple(failure["index"]) if failure.get("index") is not None else None})
+            index = tuple(failure["index"]) if failure.get("index") is not None else None
+            failure = Failure(**{**failure, "index": index, "kin": tuple(failure.get("kin", ()))})
         return cls(**{**data, "failure": failure})

@@ -170,7 +170,7 @@ def shrink(check: Check, subject: Any, case: Case, trouble: Trouble, profile: Pr
         max_examples=profile.shrink, database=None, deadline=None, print_blob=False, report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.shrink),
     )  # fmt: skip
-    @given(below(case))
+    @given(below(case, check.recipe.options))
     def trial(candidate: Case) -> None:
         if time.perf_counter() - began > profile.seconds:
             return

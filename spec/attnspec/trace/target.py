@@ -99,7 +99,7 @@ def departure_of(recognition: Any, case: Case) -> Departure | None:
     layer = isinstance(recognition.subject, LayerSubject)
     try:
         found = trace_recognised(
-            recognition, mask=case.mask, causal=case.causal and recognition.space.causal == "flag", grouped=case.kv_heads != case.heads,
+            recognition, mask="dead" if case.mask == "nothing" else case.mask, causal=case.causal and recognition.space.causal == "flag", grouped=case.kv_heads != case.heads,
             cross=layer and case.sources != "self", runs=1, options={"scale": case.scale},
         )  # fmt: skip
     except (TargetError, SubjectError, NotApplicable):
