@@ -17,6 +17,7 @@ from .report import Report, failure_text
 
 
 WIDE = 200
+MANY = 12
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -82,8 +83,10 @@ def failures(report: Report, *, brief: bool = False) -> Iterable[RenderableType]
         body = failure_text(clause, first)
         text.append(body.split("\n", 1)[0] if brief else body, style="default")
         if len(group) > 1:
-            others = ", ".join(r.clause for r in group[1:])
-            text.append(f"\n  {'also broken':<10} {len(group) - 1} by the same cause: {others}", style="default")
+            names = [r.clause for r in group[1:]]
+            others = ", ".join(names) if len(names) <= MANY else f"{', '.join(names[:MANY])} and {len(names) - MANY} more"
+            word = "not run either" if first.status == "not run" else "also broken"
+            text.append(f"\n  {word:<10} {len(names)} for the same cause: {others}", style="default")
         yield text
     for result in report.of("deviation"):
         yield Text(f"DEVIATION {result.clause}  {result.reason}", style="yellow")
@@ -91,12 +94,13 @@ def failures(report: Report, *, brief: bool = False) -> Iterable[RenderableType]
 
 def verdict(report: Report) -> RenderableType:
     """Return the last line."""
-    broken, advised = len(report.broken), len(report.advised)
+    missed = len(report.of("not run"))
+    broken, advised = len([r for r in report.broken if r.status != "not run"]), len(report.advised)
     if report.ran == 0:
         return Text("nothing ran: that is a failure, not a pass", style="bold red")
-    extra = f", {advised} SHOULD not followed" if advised else ""
+    extra = (f", {missed} not run" if missed else "") + (f", {advised} SHOULD not followed" if advised else "")
     seconds = f"{report.seconds:.1f} s, {sum(r.examples for r in report.results)} cases, profile {report.profile}, seed {report.seed}"
-    if broken:
+    if broken or missed:
         return Text(f"NOT multi-head attention as specified: {broken} clause{'s' if broken > 1 else ''} broken{extra}  ({seconds})", style="bold red")
     return Text(f"conforms{extra}  ({seconds})", style="bold green")
 

@@ -85,6 +85,8 @@ class Report:
             f = result.failure
             cause = (f.looks_like or f.where) if f is not None else None
             level = "advice" if book[result.clause].level == Level.SHOULD else "broken"
+            if result.status == "not run":
+                cause = result.reason
             groups.setdefault(f"{level} {cause or result.clause}", []).append(result)
         for group in groups.values():
             kin = {name for r in group if r.failure for name in r.failure.kin}
@@ -155,7 +157,7 @@ def failure_text(clause: Clause, result: ClauseResult) -> str:
     lines = [f"{clause.name} ({clause.level})  {clause.statement}"]
     f = result.failure
     if f is None:
-        lines.append(f"  {result.status}   {result.reason}")
+        lines.append(f"  {result.status:<10} {result.reason}")
         return "\n".join(lines)
     lines.append(f"  what       {f.what}")
     lines.append(f"  smallest   {f.case}")
