@@ -54,7 +54,10 @@ def _cause(failure: Failure, recognition: Any) -> dict[str, Any]:
     options = (case.mask, case.mask_rank, case.bias, case.window, case.softcap, case.scale)
     key = repr([option is None for option in options] + [case.causal, case.kv_heads == case.heads, case.sources, case.layout, case.dtype])
     if key not in known:
-        found = _find_line(_name_mistake(failure, recognition), recognition)
+        try:
+            found = _find_line(_name_mistake(failure, recognition), recognition)
+        except Exception:  # a diagnosis meets the user's code in any state; the failure stands without it
+            found = failure
         known[key] = {"looks_like": found.looks_like, "fix": found.fix, "where": found.where, "kin": found.kin}
     return known[key]
 

@@ -186,6 +186,8 @@ class Matcher:
         scale = self.chart.scale
         factors = (1.0, scale, abs(scale) ** 0.5) if mark.kind in ("factor", "scores") else (1.0,)
         for factor in factors:
+            if factor == 0:
+                return None
             spots = self._index(mark, coarse).find(peak / factor, allowed)
             for spot in spots[:8]:
                 place = [int(i) for i in torch.unravel_index(torch.tensor(spot), coarse.shape)]
