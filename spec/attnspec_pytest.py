@@ -81,7 +81,7 @@ class TargetCollector(pytest.Collector):
         except KnownError as error:
             raise self.CollectError(str(error)) from error
         for clause in clauses().values():
-            if found["contract"] in clause.contracts:
+            if clause.holds_for(found["contract"]):
                 yield ClauseItem.from_parent(self, name=clause.name, target=self.target, clause=clause.name)
 
 
@@ -181,7 +181,7 @@ def parametrize_with_clauses(target: Any, *, profile: str = "quick", declaration
     def bind(name: str) -> Any:
         def check_clause() -> None:
             worker = session()
-            if held[1]["contract"] not in clauses()[name].contracts:
+            if not clauses()[name].holds_for(held[1]["contract"]):
                 pytest.skip(f"not about a {held[1]['contract']}")
             judge_result(name, worker.run(name))
 

@@ -100,7 +100,7 @@ def _run(
         found = next(iter(list(pool.map(lambda session: session.recognise(), sessions))))
         if recognised is not None:
             recognised(found)
-        applying = [c for c in chosen if found["contract"] in c.contracts]
+        applying = [c for c in chosen if c.holds_for(found["contract"])]
         waiting: SimpleQueue[Clause] = SimpleQueue()
         for entry in applying:
             waiting.put(entry)

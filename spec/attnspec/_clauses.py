@@ -49,6 +49,10 @@ class Clause:
     formula: str = ""
     hint: str = ""
 
+    def holds_for(self, contract: str) -> bool:
+        """Return whether the clause is about a contract; a cached layer is a layer too."""
+        return contract in self.contracts or (contract == "cached" and "layer" in self.contracts)
+
     @property
     def chapter(self) -> str:
         """The chapter that it belongs to."""

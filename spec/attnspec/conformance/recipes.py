@@ -60,7 +60,7 @@ class Recipe:
     def _options(self, space: Space) -> dict[str, Sequence[Any]]:
         chosen = {"heads": HEADS, "lengths": SMALL_LENGTHS, "widths": SMALL_WIDTHS, "batch": BATCHES, **self.options}
         chosen.setdefault("dtype", ("float32",) if space.has("float32") else space.dtypes[:1])
-        if space.contract == "layer" and not space.embedded:
+        if space.contract != "core" and not space.embedded:
             chosen.setdefault("sources", space.sources)
             chosen.setdefault("projection_bias", space.biases)
         return {name: usable for name, values in chosen.items() if (usable := _usable(name, values, space))}

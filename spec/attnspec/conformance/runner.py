@@ -87,10 +87,10 @@ def run_clause(clause: Clause, recognition: Any, profile: Profile, *, start: int
 def bindings(clause: Clause, recognition: Any) -> Iterator[tuple[Check, Any]]:
     """Yield each check of the clause with what it is handed: the core, the layer, or the core inside the layer."""
     contract = recognition.space.contract
-    if contract not in clause.contracts:
+    if not clause.holds_for(contract):
         return
     for check in checks().get(clause.name, ()):
-        if check.on == contract:
+        if check.on == contract or (check.on == "layer" and contract == "cached"):
             yield check, recognition.subject
         elif check.on == "core" and isinstance(recognition.subject, LayerSubject) and recognition.space.has("parameters"):
             yield check, recognition.subject.core_view()

@@ -72,7 +72,7 @@ class Space:
         heads, kv_heads = self.fixed.get("heads", heads), self.fixed.get("kv_heads", kv_heads)
         q_len, kv_len = case.q_len, case.kv_len
         sources = case.sources if case.sources in self.sources else self.sources[0]
-        if not self.has("cross") or (self.contract == "layer" and not self.embedded and sources == "self"):
+        if not self.has("cross") or (self.contract != "core" and not self.embedded and sources == "self"):
             q_len = kv_len = max(q_len, kv_len) if min(q_len, kv_len) else 0
         if self.max_len is not None:
             q_len, kv_len = min(q_len, self.max_len), min(kv_len, self.max_len)

@@ -5,6 +5,6 @@ each; two readings that both fit are a question to the user, never a silent choi
 """
 
 from .findings import Finding, Question, Recognition
-from .recognise import recognise
+from .cached import recognise
 
 __all__ = ["Finding", "Question", "Recognition", "recognise"]
