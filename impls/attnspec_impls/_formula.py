@@ -13,8 +13,8 @@ from ._types import Mask, Window
 
 
 def visible_keys(
-    query: Float[Tensor, "batch heads q_len d_k"],
-    key: Float[Tensor, "batch kv_heads kv_len d_k"],
+    query: Float[Tensor, "batch _ q_len _"],
+    key: Float[Tensor, "batch _ kv_len _"],
     *,
     mask: Mask | None = None,
     causal: bool = False,
