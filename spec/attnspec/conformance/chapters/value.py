@@ -205,6 +205,18 @@ def check_nan_visible(subject, case):  # type: ignore[no-untyped-def]
         )
 
 
+@check("value.zeros", Recipe({"lengths": ((3, 4), (4, 4), (2, 7)), "values": ("normal",), "mask": (None, "random"), "causal": (False, True)}))
+def check_zeros(subject, case):  # type: ignore[no-untyped-def]
+    """A vector of zeros is content like any other: it hides no key and no query."""
+    inputs = case.core_inputs()
+    for name in ("query", "key", "value"):
+        tensor = getattr(inputs, name)
+        blank = torch.rand(tensor.shape[:3], generator=case.generator(9)) < 0.5
+        blank[..., -1] = True
+        changed = inputs.replace(**{name: tensor.masked_fill(blank[..., None], 0.0)})
+        judge.judge_core(subject, changed, what=f"a {name} of zeros is taken for padding")
+
+
 @check("value.roles", Recipe({"widths": SMALL_WIDTHS, "lengths": ((3, 3), (4, 4), (3, 5))}))
 def check_roles(subject, case):  # type: ignore[no-untyped-def]
     """Change one of query, key and value; the output must change as the exact one does."""
