@@ -24,6 +24,7 @@ CATALOGUE: tuple[str, ...] = (
     "mixed_precision",
     "local_window",
     "flex",
+    "cached",
     "math_core",
     "sdpa_core",
     "blockwise_core",

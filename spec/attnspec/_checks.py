@@ -1,7 +1,8 @@
 """What implementations check when they are called, and the only place that builds shape messages.
 
 The axes are read from the stages' signatures. A check compares Python integers and dtypes and touches no
-element; a message is built only when it is raised. So `torch.compile` traces straight through.
+element; a message is built only when it is raised. So `torch.compile` traces straight through. The module is
+long because all messages are here: they are to read alike.
 """
 
 from collections.abc import Iterable, Mapping
@@ -109,6 +110,53 @@ def check_layer_call(
         raise _unequal(function, "value", "kv_len", sizes["kv_len"][0], sizes["q_len"][0], "query", tensors)
     _check_mask_and_bias(function, tensors, sizes, mask, bias)
     check_settings(function, scale=scale, window=window, softcap=softcap)
+
+
+def check_cached_call(
+    function: str, inputs: Tensor, key: Tensor | None, value: Tensor | None, *,
+    d_model: int, kv_heads: int, d_k: int, window: tuple[int, int] | None = None, reach: int = -1,
+    lengths: Tensor | None = None,
+) -> None:  # fmt: skip
+    """Refuse a call of a layer with a cache that the contract does not allow.
+
+    Args:
+        function: Who is called; the first word of every message.
+        inputs: The positions of this step.
+        key: Keys of earlier steps; None is no cache.
+        value: Their values.
+        d_model: The width that the layer was made for.
+        kv_heads: Its key and value heads.
+        d_k: Their width.
+        window: Inclusive distances; -1 is unbounded.
+        reach: How many keys back the cache still goes; -1 is all.
+        lengths: How many positions of each sequence are real.
+
+    Raises:
+        ShapeError: If a rank or a size is not allowed, or the window looks back further than the cache goes.
+        DtypeError: If a dtype, or a mix of dtypes, is not allowed.
+    """
+    tensors = {"query": inputs}
+    sizes: Sizes = {"d_model": (d_model, "the layer")}
+    _bind(function, tensors, LAYER, sizes)
+    if key is not None and value is not None:
+        cached = {"key": key, "value": value}
+        sizes = {"batch": sizes["batch"], "kv_heads": (kv_heads, "the layer")}
+        sizes |= {"d_k": (d_k, "the layer"), "d_v": (d_k, "the layer")}
+        _bind(function, cached, CORE, sizes)
+        tensors |= cached
+    _check_dtypes(function, tensors)
+    if lengths is not None and (lengths.dim() != 1 or lengths.shape[0] != inputs.shape[0]):
+        problem = f"lengths must have 1 axis (batch); got {list(lengths.shape)}, expected [{inputs.shape[0]}]"
+        advice = "count the real positions of each sequence"
+        raise ShapeError(_message(function, problem, "shape.output", advice, tensors))
+    check_settings(function, window=window)
+    left = -1 if window is None else window[0]
+    if reach >= 0 and not 0 <= left <= reach:
+        problem = (
+            f"window must not look back further than the cache goes; got left={left}, expected 0 to {reach}"
+        )
+        advice = "an earlier window let the cache forget what is older; start anew to look further"
+        raise ShapeError(_message(function, problem, "window.value", advice, tensors))
 
 
 def check_layer_sizes(
@@ -244,6 +292,7 @@ def _unequal(
         "kv_len": ("refusal.lengths", "keys and values are pairs, so take both from the same positions"),
         "kv_heads": ("refusal.kv_heads", "keys and values are pairs, so split both into the same heads"),
         "d_k": ("refusal.widths", "project both to the same width before scoring"),
+        "d_v": ("refusal.widths", "a cache belongs to the layer that returned it"),
         "d_model": ("refusal.widths", "project the input to the width of the layer first"),
     }[axis]
     return ShapeError(_message(function, problem, clause, advice, tensors))

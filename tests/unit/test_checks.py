@@ -10,6 +10,7 @@ import torch
 import attnspec
 from attnspec import _checks
 from attnspec._checks import (
+    check_cached_call,
     check_core_call,
     check_layer_call,
     check_layer_sizes,
@@ -35,6 +36,12 @@ def core(*tensors: torch.Tensor, **options: object) -> None:
 def layer(*tensors: torch.Tensor | None, **options: object) -> None:
     """Check a call of a layer of width 6 with 3 heads."""
     check_layer_call("Layer", *tensors, d_model=6, heads=3, **options)
+
+
+def cached(**options: object) -> None:
+    """Check a step of a cached layer of width 6 with 3 heads."""
+    slots = torch.zeros(2, 3, 7, 2)
+    check_cached_call("Layer", INPUTS, slots, slots, d_model=6, kv_heads=3, d_k=2, **options)
 
 
 MESSAGES = {
@@ -224,6 +231,25 @@ MESSAGES = {
             "Layer: mask must broadcast to the scores at kv_len; got 5, expected 1 or 7\n"
             "  query: float32[2, 5, 6]   key: float32[2, 7, 6]   mask: bool[5, 5]\n"
             "  clause refusal.mask_shape; its axes are q_len kv_len"
+        ),
+    ),
+    "forgetful cache": (
+        lambda: cached(window=(4, 0), reach=3),
+        ShapeError,
+        (
+            "Layer: window must not look back further than the cache goes; got left=4, expected 0 to 3\n"
+            "  query: float32[2, 5, 6]   key: float32[2, 3, 7, 2]   value: float32[2, 3, 7, 2]\n"
+            "  clause window.value; an earlier window let the cache forget what is older;"
+            " start anew to look further"
+        ),
+    ),
+    "lengths": (
+        lambda: cached(lengths=torch.tensor([5, 3, 1])),
+        ShapeError,
+        (
+            "Layer: lengths must have 1 axis (batch); got [3], expected [2]\n"
+            "  query: float32[2, 5, 6]   key: float32[2, 3, 7, 2]   value: float32[2, 3, 7, 2]\n"
+            "  clause shape.output; count the real positions of each sequence"
         ),
     ),
     "heads of a layer": (
