@@ -117,6 +117,8 @@ class _Worker:
 
     def __init__(self) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONFAULTHANDLER": "1"}
+        # Nothing of the suite's own appears in the folder where a user happens to stand.
+        environment.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.path.join(tempfile.gettempdir(), "attnspec-hypothesis"))
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-m", "attnspec.conformance.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
