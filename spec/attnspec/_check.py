@@ -71,6 +71,9 @@ def check_implementation(
         sessions = [LocalSession(here, declared, profile_name=profile, seed=seed, device=device, scripts=folder)]
     try:
         found, results = _run(sessions, chosen, progress, recognised)
+        if isolation == "process" and text is None:
+            said = {"topic": "isolation", "value": "none: the object has no name that another process could import", "how": "assumed", "override": ""}
+            found = {**found, "findings": [*found["findings"], said]}
     finally:
         for session in sessions:
             if isinstance(session, ProcessSession):
