@@ -162,13 +162,16 @@ def _compare(words: argparse.Namespace) -> int:
 
 def _add_convert(commands: Any) -> None:
     c = _command(commands, "convert", "move weights between layouts, in safetensors files", _convert)
-    c.add_argument("source", type=Path, help="a .safetensors file")
-    c.add_argument("destination", type=Path, help="the .safetensors file to write")
-    c.add_argument("--from", dest="source_layout", default="canonical", help="layout of the source; 'attnspec convert --help' lists none: see the docs")
-    c.add_argument("--to", dest="target_layout", default="canonical", help="layout to write")
-    c.add_argument("--heads", type=int, required=True)
-    c.add_argument("--kv-heads", type=int, default=None)
-    c.add_argument("--prefix", default="", help="of the names in the source file")
+    c.add_argument("source", type=Path, nargs="?", help="a .safetensors file")
+    c.add_argument("destination", type=Path, nargs="?", help="the .safetensors file to write")
+    c.add_argument("--from", dest="source_layout", default="canonical", metavar="LAYOUT", help="layout of the source; default canonical")
+    c.add_argument("--to", dest="target_layout", default="canonical", metavar="LAYOUT", help="layout to write; default canonical")
+    c.add_argument("--heads", type=int, help="query heads; no tensor tells them")
+    c.add_argument("--kv-heads", type=int, default=None, help="key and value heads in the source, where they are fewer")
+    c.add_argument("--prefix", default="", help="of the names in the source; 'h.*.attn.' takes every layer that is there")
+    c.add_argument("--to-prefix", default=None, metavar="PREFIX", help="of the names to write; the same by default")
+    c.add_argument("--group", type=int, default=None, metavar="KV_HEADS", help="average key and value heads down to so many")
+    c.add_argument("--list", action="store_true", help="list the layouts; with a source, those whose names are in it")
 
 
 def _convert(words: argparse.Namespace) -> int:

@@ -183,20 +183,28 @@ def run_compare(words: argparse.Namespace) -> int:
 
 
 def run_convert(words: argparse.Namespace) -> int:
-    """Convert weights between layouts."""
-    from .checkpoints import convert_file  # type: ignore[import-not-found]
+    """Convert weights between layouts, or list the layouts."""
+    from .checkpoints import convert_file
+    from .checkpoints.files import layout_lines
 
-    convert_file(
-        words.source, words.destination, source=words.source_layout, target=words.target_layout, heads=words.heads,
-        kv_heads=words.kv_heads, prefix=words.prefix,
+    if words.list:
+        print("\n".join(layout_lines(words.source, words.prefix)) or f"{words.source}: no layout's names are in it under {words.prefix!r}")
+        return OK
+    if words.source is None or words.destination is None or words.heads is None:
+        raise AttnspecError("convert needs a source, a destination and --heads; 'attnspec convert --list' shows the layouts")
+    left = convert_file(
+        words.source, words.destination, source_layout=words.source_layout, target_layout=words.target_layout, heads=words.heads,
+        kv_heads=words.kv_heads, prefix=words.prefix, target_prefix=words.to_prefix, group=words.group,
     )  # fmt: skip
     print(f"wrote {words.destination}")
+    if left:
+        print(f"left out {len(left)} tensors that are no part of a converted layer: {', '.join(left[:6])}{', ...' if len(left) > 6 else ''}")
     return OK
 
 
 def run_bench(arguments: list[str]) -> int:
     """Hand over to the benchmark's own command line."""
-    from .bench import main  # type: ignore[import-not-found]
+    from .bench import main
 
     result: int = main(arguments)
     return result
