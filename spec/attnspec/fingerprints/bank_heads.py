@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .._inputs import CoreInputs
-from .builder import Step, attend, share
+from .builder import Step, attend, logits, seeing, share, sight
 from .record import Fingerprint, WrongCore
 
 
@@ -63,8 +63,6 @@ def _scores(change: Callable[[Tensor], Tensor]) -> WrongCore:
     def core(x: CoreInputs) -> Tensor | None:
         if x.query.shape != x.key.shape:
             return None
-        from .builder import logits
-
         return attend(x, logits=lambda x, raw: logits(x, change(raw)))
 
     return core
@@ -99,6 +97,12 @@ def _axes_swapped(first: int, second: int) -> WrongCore:
         return attend(x.replace(query=q, key=k, value=v, scale=x.factor)).transpose(first, second)
 
     return core
+
+
+def _first_keys(x: CoreInputs, count: int) -> Tensor | None:
+    if count >= x.key.shape[2]:
+        return None
+    return attend(seeing(x, sight(x) & (torch.arange(x.key.shape[2]) < count)))
 
 
 def _output(change: Callable[[Tensor], Tensor]) -> WrongCore:
@@ -170,10 +174,6 @@ HEADS = (
         "transpose(1, 2) before attention and back after it", "", _axes_swapped(1, 2),
     ),
     Fingerprint(
-        "axes.batch_as_heads", "batch and heads are swapped on the way", "permute(0, 2, 1, 3), batch first", "mask",
-        _axes_swapped(0, 1),
-    ),
-    Fingerprint(
         "axes.batch_as_positions", "attention runs over the batch: batch and positions are swapped", "batch_first=True, or transpose(0, 1)",
         "", _axes_swapped(0, 2),
     ),
@@ -187,7 +187,34 @@ HEADS = (
     ),
     Fingerprint(
         "axes.output_viewed", "the output is reshaped where heads and positions should be transposed", "transpose(1, 2), not a view", "",
-        _output(lambda t: t.transpose(1, 2).reshape(t.shape)),
+        _output(lambda t: t.transpose(1, 2).reshape(t.shape)), special_of="axes.output_transposed",
+    ),
+    Fingerprint(
+        "axes.output_transposed", "heads and positions are swapped in the output: `batch q_len heads d_v`",
+        "transpose(1, 2) once more", "", _output(lambda t: t.transpose(1, 2)),
+    ),
+    Fingerprint(
+        "operands.first_sample", "every sample looks at the keys and values of the first one", "keep the batch axis", "",
+        lambda x: attend(x.replace(key=x.key[:1].expand_as(x.key), value=x.value[:1].expand_as(x.value))),
+    ),
+    Fingerprint(
+        "operands.first_sample_keys", "every sample looks at the keys of the first one", "keep the batch axis", "",
+        lambda x: attend(x.replace(key=x.key[:1].expand_as(x.key))),
+    ),
+    Fingerprint(
+        "operands.first_sample_values", "every sample takes the values of the first one", "keep the batch axis", "",
+        lambda x: attend(x.replace(value=x.value[:1].expand_as(x.value))),
+    ),
+    *(
+        Fingerprint(
+            f"operands.{name}_shifted_{word}", f"the {name}s are read one position {word}", f"{name} j belongs to position j", "",
+            lambda x, name=name, by=by: attend(x.replace(**{name: getattr(x, name).roll(by, 2)})),
+        )
+        for name in ("query", "key", "value") for word, by in (("late", 1), ("early", -1))
+    ),
+    Fingerprint(
+        "operands.keys_cut", "only as many keys are looked at as there are queries", "let the keys run to kv_len", "cross",
+        lambda x: _first_keys(x, x.query.shape[2]),
     ),
     Fingerprint(
         "heads.first_for_all", "every head computes what the first one does", "each head has its own slice: h * d_k : (h + 1) * d_k", "",

@@ -9,62 +9,65 @@ from torch import Tensor
 from .._inputs import CoreInputs, LayerInputs
 from ..weights import LayerWeights, split_fused
 from .builder import Step, attend, merge, run_layer, split
-from .record import Fingerprint, WrongLayer
+from .record import Fingerprint, WrongCore, WrongLayer
 
 
-def _split_view(x: LayerInputs, projected: Tensor, heads: int) -> Tensor:
+def _split_view(x: Any, projected: Tensor, heads: int) -> Tensor:
     return projected.reshape(projected.shape[0], heads, projected.shape[1], -1)
 
 
-def _split_d_major(x: LayerInputs, projected: Tensor, heads: int) -> Tensor:
+def _split_d_major(x: Any, projected: Tensor, heads: int) -> Tensor:
     return projected.unflatten(-1, (-1, heads)).permute(0, 3, 1, 2)
 
 
-def _split_heads_batch(x: LayerInputs, projected: Tensor, heads: int) -> Tensor:
+def _split_heads_batch(x: Any, projected: Tensor, heads: int) -> Tensor:
     """Split to `(heads batch) seq d`, and read that as `(batch heads) seq d`."""
     first = split(x, projected, heads).transpose(0, 1)
     return first.reshape(projected.shape[0], heads, *first.shape[2:])
 
 
-def _merge_view(x: LayerInputs, mixed: Tensor) -> Tensor:
+def _merge_view(x: Any, mixed: Tensor) -> Tensor:
     return mixed.reshape(mixed.shape[0], mixed.shape[2], -1)
 
 
-def _merge_d_major(x: LayerInputs, mixed: Tensor) -> Tensor:
+def _merge_d_major(x: Any, mixed: Tensor) -> Tensor:
     return mixed.permute(0, 2, 3, 1).flatten(2)
 
 
-def _merge_heads_batch(x: LayerInputs, mixed: Tensor) -> Tensor:
+def _merge_heads_batch(x: Any, mixed: Tensor) -> Tensor:
     """Hand `(heads batch) seq d` on as if it were `(batch heads) seq d`."""
     return merge(x, mixed.transpose(0, 1).reshape(mixed.shape))
 
 
-def _merge_unread(x: LayerInputs, mixed: Tensor) -> Tensor:
+def _merge_unread(x: Any, mixed: Tensor) -> Tensor:
     """Read `(batch heads) seq d` as `(heads batch) seq d`."""
     batch, heads = mixed.shape[:2]
     return merge(x, mixed.reshape(heads, batch, *mixed.shape[2:]).transpose(0, 1))
 
 
-def _merge_positions_last(x: LayerInputs, mixed: Tensor) -> Tensor:
+def _merge_positions_last(x: Any, mixed: Tensor) -> Tensor:
     return mixed.mT.reshape(mixed.shape[0], mixed.shape[2], -1)
 
 
-def _steps(**steps: Any) -> WrongLayer:
-    return lambda x: run_layer(x, **steps)
+def _steps(*, split: Step = split, merge: Step = merge) -> WrongCore:
+    """Attend with another split or merge, seen from the core: its heads are laid out anew."""
+
+    def core(x: CoreInputs) -> Tensor:
+        q, k, v = (split(x, t.transpose(1, 2).flatten(2), t.shape[1]) for t in (x.query, x.key, x.value))
+        mixed = attend(x.replace(query=q, key=k, value=v))
+        return merge(x, mixed).unflatten(-1, (mixed.shape[1], -1)).transpose(1, 2)
+
+    return core
 
 
-def _part_viewed(name: str) -> WrongLayer:
+def _part_viewed(name: str) -> WrongCore:
     """Split one of the three projections by a view alone."""
 
-    def layer(x: LayerInputs) -> Tensor | None:
-        def core(core_inputs: CoreInputs) -> Tensor:
-            tensor = getattr(core_inputs, name)
-            flat = tensor.transpose(1, 2).flatten(2)
-            return attend(core_inputs.replace(**{name: _split_view(x, flat, tensor.shape[1])}))
+    def core(x: CoreInputs) -> Tensor:
+        tensor = getattr(x, name)
+        return attend(x.replace(**{name: _split_view(x, tensor.transpose(1, 2).flatten(2), tensor.shape[1])}))
 
-        return run_layer(x, core=core)
-
-    return layer
+    return core
 
 
 def _weights(change: Callable[[LayerWeights], dict[str, Tensor | None] | None]) -> WrongLayer:
@@ -207,41 +210,42 @@ _MERGE = "x.transpose(1, 2).reshape(batch, seq, heads * d_k)"
 _LINEAR = "a linear layer is x @ W.T + b"
 
 LAYER = (
-    Fingerprint("split.viewed", "the heads are split by a view without transpose, so a head mixes positions", _SPLIT, layer=_steps(split=_split_view)),
+    Fingerprint("split.viewed", "the heads are split by a view without transpose, so a head mixes positions", _SPLIT, core=_steps(split=_split_view)),
     Fingerprint(
         "split.viewed_and_merged_viewed", "the heads are split and merged by views without transpose, so a head mixes positions",
-        f"{_SPLIT}; {_MERGE}", layer=_steps(split=_split_view, merge=_merge_view),
+        f"{_SPLIT}; {_MERGE}", core=_steps(split=_split_view, merge=_merge_view),
     ),
     *(
-        Fingerprint(f"split.{name}_viewed", f"the {name} is split by a view without transpose", _SPLIT, layer=_part_viewed(name))
+        Fingerprint(f"split.{name}_viewed", f"the {name} is split by a view without transpose", _SPLIT, core=_part_viewed(name))
         for name in ("query", "key", "value")
     ),
     Fingerprint(
         "split.d_major", "the heads are the last axis of the split: `d_k heads` instead of `heads d_k`", _SPLIT,
-        layer=_steps(split=_split_d_major),
+        core=_steps(split=_split_d_major),
     ),
     Fingerprint(
         "split.d_major_and_merged", "the heads are the last axis of split and merge: `d_k heads` instead of `heads d_k`",
-        f"{_SPLIT}; {_MERGE}", layer=_steps(split=_split_d_major, merge=_merge_d_major),
+        f"{_SPLIT}; {_MERGE}", core=_steps(split=_split_d_major, merge=_merge_d_major),
     ),
     Fingerprint(
         "split.heads_batch", "heads and batch are swapped in the split: `(heads batch)` is read as `(batch heads)`", _SPLIT,
-        layer=_steps(split=_split_heads_batch),
+        core=_steps(split=_split_heads_batch),
     ),
-    Fingerprint("merge.viewed", "the heads are merged without transpose", _MERGE, layer=_steps(merge=_merge_view)),
+    Fingerprint("merge.viewed", "the heads are merged without transpose", _MERGE, core=_steps(merge=_merge_view)),
     Fingerprint(
-        "merge.d_major", "the merge puts the heads last: `d_v heads` instead of `heads d_v`", _MERGE, layer=_steps(merge=_merge_d_major),
+        "merge.d_major", "the merge puts the heads last: `d_v heads` instead of `heads d_v`", _MERGE, core=_steps(merge=_merge_d_major),
     ),
     Fingerprint(
         "merge.heads_batch", "batch and heads are swapped in the merge: `(heads batch)` is read as `(batch heads)`", _MERGE,
-        layer=_steps(merge=_merge_heads_batch),
+        core=_steps(merge=_merge_heads_batch),
+        special_of="axes.output_batch_heads",
     ),
     Fingerprint(
         "merge.batch_heads", "batch and heads are swapped in the merge: `(batch heads)` is read as `(heads batch)`", _MERGE,
-        layer=_steps(merge=_merge_unread),
+        core=_steps(merge=_merge_unread),
     ),
     Fingerprint(
-        "merge.width_first", "the merge transposes positions and width, not heads and positions", _MERGE, layer=_steps(merge=_merge_positions_last),
+        "merge.width_first", "the merge transposes positions and width, not heads and positions", _MERGE, core=_steps(merge=_merge_positions_last),
     ),
     Fingerprint(
         "heads.not_split", "the heads are not split: one head of the whole width", _SPLIT,

@@ -61,10 +61,30 @@ def _tiled(x: CoreInputs, mask: Tensor) -> Tensor | None:
     return mask[:, 0].repeat(heads, 1, 1).unflatten(0, (batch, heads))
 
 
-def _batch_as_heads(x: CoreInputs, mask: Tensor) -> Tensor | None:
-    if mask.shape[0] != x.query.shape[1] or mask.shape[1] != 1:
-        return None
-    return mask.transpose(0, 1)
+def _axes_swapped(x: CoreInputs, mask: Tensor) -> Tensor | None:
+    return mask.transpose(0, 1) if mask.shape[:2] != (1, 1) else None
+
+
+def _own_visible(x: CoreInputs, mask: Tensor) -> Tensor:
+    return mask | by_position(x, extent=(0, 0))
+
+
+def _first_visible(x: CoreInputs, mask: Tensor) -> Tensor:
+    return mask | (torch.arange(x.key.shape[2]) == 0)
+
+
+def _rows_blocked(rest: float) -> WrongCore:
+    """Block the query rows of padded positions too; they come out as `rest`."""
+
+    def core(x: CoreInputs) -> Tensor | None:
+        mask = _masked(x)
+        changed = None if mask is None else _both_axes(x, mask)
+        if changed is None:
+            return None
+        blocked = x.replace(mask=changed)
+        return attend(blocked).masked_fill(~sight(blocked).any(-1, keepdim=True), rest)
+
+    return core
 
 
 def _or_causal(x: CoreInputs) -> Tensor | None:
@@ -161,17 +181,56 @@ MASKS = (
         "mask.query_axis", "the padding mask stands on the query axis: padded rows are blocked, padded keys stay visible",
         "put it on the key axis: padding[:, None, None, :]", "mask", _with_mask(_query_axis),
     ),
-    Fingerprint(
-        "mask.both_axes", "the padding mask blocks the query rows of padded positions too",
-        "padding removes keys only: padding[:, None, None, :]", "mask", _with_mask(_both_axes),
+    *(
+        Fingerprint(
+            name, "the padding mask blocks the query rows of padded positions too",
+            "padding removes keys only: padding[:, None, None, :]", "mask", _rows_blocked(rest), literal=True,
+        )
+        for name, rest in (("mask.both_axes", 0.0), ("mask.both_axes_nan", torch.nan))
     ),
     Fingerprint(
         "mask.other_sample", "heads use another sample's mask: it is tiled over the fused batch*heads axis",
         "mask.repeat_interleave(heads, 0) instead of mask.repeat(heads, 1, 1)", "mask_b", _with_mask(_tiled),
     ),
     Fingerprint(
-        "mask.batch_as_heads", "the batch axis of the mask meets the heads axis of the scores",
-        "give it a heads axis: mask.unsqueeze(1)", "mask_b", _with_mask(_batch_as_heads),
+        "mask.batch_as_heads", "batch and heads of the mask are swapped: its batch axis meets the heads of the scores",
+        "give it a heads axis: mask.unsqueeze(1)", "mask_b", _with_mask(_axes_swapped),
+    ),
+    Fingerprint(
+        "mask.any_head", "what one head may see, all heads may", "keep the heads axis of the mask", "mask_h",
+        _with_mask(lambda x, m: m.any(1, keepdim=True)),
+    ),
+    Fingerprint(
+        "mask.any_row", "what one query may see, all queries may", "keep the query axis of the mask", "mask_q",
+        _with_mask(lambda x, m: m.any(2, keepdim=True)),
+    ),
+    Fingerprint(
+        "mask.all_heads", "every head sees only what all heads may", "keep the heads axis of the mask", "mask_h",
+        _with_mask(lambda x, m: m.all(1, keepdim=True)),
+    ),
+    Fingerprint(
+        "mask.next_sample", "every sample uses the mask of the next one", "keep the order of the batch", "mask_b",
+        _with_mask(lambda x, m: m.roll(-1, 0)),
+    ),
+    Fingerprint(
+        "mask.sample_before", "every sample uses the mask of the one before", "keep the order of the batch", "mask_b",
+        _with_mask(lambda x, m: m.roll(1, 0)),
+    ),
+    Fingerprint(
+        "mask.shifted_keys", "the mask is read one key late", "mask[..., j] belongs to key j", "mask",
+        _with_mask(lambda x, m: m.roll(1, -1)),
+    ),
+    Fingerprint(
+        "mask.flipped_keys", "the mask is read from the end", "mask[..., j] belongs to key j", "mask",
+        _with_mask(lambda x, m: m.flip(-1)),
+    ),
+    Fingerprint(
+        "mask.own_visible", "each query may see its own position whatever its mask says", "zero dead rows instead", "mask",
+        _with_mask(_own_visible),
+    ),
+    Fingerprint(
+        "mask.first_key_visible", "the first key is visible to all whatever the mask says", "zero dead rows instead", "mask",
+        _with_mask(_first_visible),
     ),
     Fingerprint(
         "mask.first_sample", "every sample uses the mask of the first one",

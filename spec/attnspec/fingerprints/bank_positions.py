@@ -150,6 +150,11 @@ POSITIONS = (
         special_of="causal.always",
     ),
     Fingerprint(
+        "causal.always_with_mask", "attention is causal as soon as a mask is given", "apply the triangle only if causal is asked for",
+        "mask", lambda x: None if x.extent[1] == 0 or x.mask is None else attend(x.replace(causal=True)),
+        special_of="causal.always",
+    ),
+    Fingerprint(
         "window.ignored", "the window is ignored", "hide what is further than the window allows", "window",
         lambda x: None if x.window is None else attend(x.replace(window=None)),
     ),

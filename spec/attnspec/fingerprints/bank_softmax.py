@@ -160,6 +160,30 @@ SOFTMAX = (
         "softmax.batch_and_queries", "the softmax runs over the flattened batch and queries", _KEYS, "",
         _over(lambda s: s.transpose(1, 2).flatten(0, 1).softmax(0).unflatten(0, (s.shape[0], -1)).transpose(1, 2)),
     ),
+    Fingerprint(
+        "softmax.rows", "the softmax runs over the flattened batch, heads and queries", _KEYS, "",
+        _over(lambda s: s.flatten(0, 2).softmax(0).view_as(s)),
+    ),
+    Fingerprint(
+        "softmax.sign", "the exponent has the wrong sign: the least similar key gets the most weight", _KEYS, "",
+        lambda x: attend(x, logits=lambda x, raw: -logits(x, raw)),
+    ),
+    Fingerprint(
+        "softmax.no_exponential", "the scores are divided by their sum, without an exponential", _KEYS, "",
+        _over(lambda s: s.nan_to_num(neginf=0.0) / s.nan_to_num(neginf=0.0).sum(-1, keepdim=True)),
+    ),
+    Fingerprint(
+        "softmax.weights_transposed", "the weights are transposed before they meet the values", "weights @ value", "",
+        lambda x: attend(x, mix=lambda x, w, v: w.mT @ v) if x.query.shape[2] == x.key.shape[2] else None,
+    ),
+    Fingerprint(
+        "softmax.heads_averaged", "every head uses the mean of the heads' weights", "keep the heads axis until the merge", "",
+        lambda x: attend(x, mix=lambda x, w, v: w.mean(1, keepdim=True) @ v),
+    ),
+    Fingerprint(
+        "softmax.batch_averaged", "every sample uses the mean of the samples' weights", "keep the batch axis", "",
+        lambda x: attend(x, mix=lambda x, w, v: w.mean(0, keepdim=True) @ v),
+    ),
     Fingerprint("softmax.missing", "there is no softmax", "weights = scores.softmax(dim=-1)", "", _over(lambda s: s.nan_to_num(neginf=0.0))),
     Fingerprint("softmax.sigmoid", "a sigmoid stands where the softmax should", _KEYS, "", _over(torch.sigmoid)),
     Fingerprint("softmax.log", "a log_softmax stands where the softmax should", _KEYS, "", _over(lambda s: s.log_softmax(-1))),

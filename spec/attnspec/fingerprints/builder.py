@@ -101,12 +101,12 @@ def right_core(x: CoreInputs) -> Tensor:
     return attend(x).masked_fill(dead, 0.0)
 
 
-def split(x: LayerInputs, projected: Tensor, heads: int) -> Tensor:
+def split(x: Any, projected: Tensor, heads: int) -> Tensor:
     """Cut the width into heads and move them to the front."""
     return projected.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-def merge(x: LayerInputs, mixed: Tensor) -> Tensor:
+def merge(x: Any, mixed: Tensor) -> Tensor:
     """Lay the heads side by side."""
     return mixed.transpose(1, 2).flatten(2)
 

@@ -1,16 +1,17 @@
 """Which known mistake is it? Named only where it explains every output, on several inputs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from ..conformance.cases import Case
 from ..conformance.layer_subject import CoreView, LayerSubject
+from ..conformance.space import Space
 from .bank import BANK
 from .observe import Observation, Observer, tells_apart, wrong_ones
 from .record import Fingerprint, Match
-from .variants import Plan, plans, telling, without_one
+from .variants import Plan, plans, richer, telling, without_one
 
 _ENOUGH = 3
 _NAMES = {f.name: f for f in BANK}
@@ -50,8 +51,8 @@ def identify(subject: Any, case: Case, *, layer: bool) -> Match | None:
     if layer and case.sources == "self" and case.q_len != case.kv_len:
         case = case.replace(sources=subject.space.sources[-1])
     earlier: list[Observation] = []
-    for plan in plans(case, subject.space):
-        variants = plan(case)
+    for plan, hint in _attempts(case, subject.space):
+        variants = plan(hint)
         seen = _observe(observe, variants)
         if len(wrong_ones(seen)) < 2:
             earlier += seen
@@ -59,8 +60,31 @@ def identify(subject: Any, case: Case, *, layer: bool) -> Match | None:
         if not observe.repeats(variants[0]):
             return Match(RANDOM, 2)
         # The most telling cases that fail decide: closer ones are degenerate, and many mistakes fit those.
-        return _explain(observe, plan, _reduce(observe, plan, case), earlier)
+        return _best(observe, plan, hint, earlier)
     return _behaviour(observe, case)
+
+
+def _attempts(case: Case, space: Space) -> Iterator[tuple[Plan, Case]]:
+    """Yield ways to vary the case, then the case with more features."""
+    for plan in plans(case, space):
+        yield plan, case
+    for more in richer(case, space):
+        yield next(plans(more, space)), more
+
+
+def _best(observe: Observer, plan: Plan, case: Case, earlier: Sequence[Observation]) -> Match | None:
+    """Explain the smallest call that fails, then one with a mask on every axis, then the one in hand."""
+    reduced = _reduce(observe, plan, case)
+    hints = [reduced]
+    if reduced.mask is not None:
+        hints.append(reduced.replace(mask_axes=observe.subject.space.mask_axes, mask_rank=4))
+    if reduced != case:
+        hints.append(case)
+    for hint in hints:
+        found = _explain(observe, plan, hint, earlier)
+        if found is not None:
+            return found
+    return None
 
 
 def _observe(observe: Observer, cases: Sequence[Case]) -> list[Observation]:
@@ -90,6 +114,8 @@ def _reduce(observe: Observer, plan: Plan, case: Case) -> Case:
 
 def _explain(observe: Observer, plan: Plan, case: Case, earlier: Sequence[Observation]) -> Match | None:
     seen = _observe(observe, plan(case))
+    if len(wrong_ones(seen)) < 2:
+        return None
     first, *rest = sorted((*seen, *earlier), key=lambda o: not o.wrong)
     candidates = [
         f for f in BANK

@@ -13,6 +13,7 @@ from ..conformance.bound import core_bound
 from ..conformance.bound_layer import layer_bound
 from ..conformance.cases import Case
 from ..conformance.failures import NotApplicable, SubjectError
+from ..precision import unit_roundoff
 from .record import Fingerprint
 
 # A wrong reference is conditioned like the right one, not exactly as it: so much wider is its bound.
@@ -92,7 +93,8 @@ def tells_apart(inputs: CoreInputs | LayerInputs, first: Fingerprint, second: Fi
     a, b = reference(first, inputs), reference(second, inputs)
     if a is None or b is None:
         return a is not b
-    return not (torch.allclose(a, b, equal_nan=True) or (not first.literal and torch.allclose(b, a.where(~a.isnan(), b))))
+    near = _SLACK * _CLEAR * unit_roundoff(torch.float32) * float(b.nan_to_num(0.0, 0.0, 0.0).abs().max())
+    return not agree(a, b, near, literal=first.literal or second.literal)
 
 
 def agree(got: Tensor, reference: Tensor, near: float, *, literal: bool) -> bool:

@@ -87,6 +87,26 @@ def plans(case: Case, space: Space) -> Iterator[Plan]:
     yield exact()
 
 
+def richer(case: Case, space: Space) -> Iterator[Case]:
+    """Yield the case with one feature more: a clause may bring one that its case does not mention."""
+    found: list[dict[str, Any]] = []
+    if case.mask is None:
+        found += [{"mask": "random", "mask_axes": axes, "mask_rank": 4} for axes in ("bhqk", "bk")]
+        found.append({"mask": "dead", "mask_axes": "bhqk", "mask_rank": 4})
+    if not case.causal:
+        found.append({"causal": True})
+    if case.kv_heads == case.heads and space.has("grouped"):
+        found.append({"heads": 4, "kv_heads": 2})
+    extra = {"window": (2, 1), "bias": "bhqk", "softcap": 1.5, "scale": 0.3}
+    found += [{name: value} for name, value in extra.items() if getattr(case, name) is None]
+    if case.mask is None and not case.causal:
+        found.append({"mask": "random", "mask_axes": "bhqk", "mask_rank": 4, "causal": True})
+    for change in found:
+        fitted = space.fit(case.replace(**change))
+        if fitted is not None and all(getattr(fitted, name) == change[name] for name in change if name == "causal"):
+            yield fitted
+
+
 def without_one(case: Case, space: Space) -> Iterator[Case]:
     """Yield the case with one feature less."""
     for name in ("bias", "softcap", "window", "scale", "mask"):
