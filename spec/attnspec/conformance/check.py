@@ -12,7 +12,7 @@ On = Literal["core", "layer", "cached"]
 Function = Callable[[Any, Any], None]
 CHAPTERS = (
     "shape", "value", "mask", "causal", "grouped", "scale", "bias", "softcap", "window", "dtype", "gradient",
-    "size", "layout", "state", "determinism", "dropout", "weights", "params", "refusal", "cache",
+    "size", "layout", "state", "determinism", "dropout", "weights", "params", "refusal", "cache", "relations",
 )  # fmt: skip
 
 

@@ -53,7 +53,23 @@ class LayerSubject:
         }  # fmt: skip
         LastCall.given_sizes = names
         module: nn.Module = guarded(eval, self._new, {**HELPERS, **self.namespace, **names})
+        if not isinstance(module, nn.Module):
+            raise SubjectError("returned", f"a {type(module).__name__} from its constructor, where a module is wanted")
+        if "dropout" not in self._new.co_names:
+            set_dropout(module, dropout)
         return undo(module, self.declaration)
+
+    def build_any(self, case: Case) -> "Layer":
+        """Construct the module for a case with weights of some kind: canonical ones where their places are known.
+
+        Elsewhere every parameter is drawn anew, so that none starts out as zero or unwritten memory.
+        """
+        weights = case.layer_inputs().weights
+        if self.space.has("parameters"):
+            return self.build(self.holdable(weights), max_len=max(64, case.q_len, case.kv_len))
+        layer = self.build(weights, max_len=max(64, case.q_len, case.kv_len))
+        draw_parameters(layer.module, case.generator(6))
+        return layer
 
     def layer_inputs(self, case: Case) -> LayerInputs:
         """Build a case's inputs, without the biases that this layer does not have."""
@@ -140,6 +156,19 @@ class Layer:
 
     def _shares_memory(self, tensors: Mapping[str, Tensor]) -> bool:
         return "value" in tensors and "value" not in self.subject.declaration.arguments and self.subject.declaration.call is None
+
+    def step(self, tokens: Tensor, cache: Any, **options: Any) -> tuple[Tensor, Any]:
+        """Run a cached layer on some more tokens; return its output and the new cache.
+
+        Raises:
+            SubjectError: If it raises, or does not return an output and a cache.
+        """
+        names = self.subject.declaration.arguments
+        given = {names["query"]: tokens, names["cache"]: cache, **{names.get(n, n): v for n, v in options.items()}}
+        result = guarded(self.module, **given)
+        if not isinstance(result, tuple) or len(result) < 2:
+            raise SubjectError("returned", f"a {type(result).__name__}, where an output and a cache are wanted")
+        return result[0], result[1]
 
     def gradients(self, inputs: LayerInputs, upstream: Tensor) -> tuple[Outcome, dict[str, Tensor]]:
         """Call the layer and return the gradients of inputs and canonical parameters."""
@@ -234,6 +263,26 @@ class CoreView:
             gradients["bias"] = torch.zeros_like(inputs.bias) if grad is None else grad  # type: ignore[arg-type]
         result = Outcome(self._heads(outcome.output, inputs), outcome.weights, outcome.raw, outcome.handed)
         return result, {name: gradients[name] for name in wrt}
+
+
+def draw_parameters(module: nn.Module, generator: torch.Generator) -> None:
+    """Draw every projection anew, keeping the variance of its input; norms stay as they are."""
+    with torch.no_grad():
+        for path, parameter in module.named_parameters():
+            if parameter.dim() < 2 and "norm" in path.lower():
+                continue
+            factor = parameter.shape[-1] ** -0.5 if parameter.dim() >= 2 else 0.3
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * factor)
+
+
+def set_dropout(module: nn.Module, rate: float) -> None:
+    """Give every dropout inside a module one rate, where its constructor does not take it."""
+    for inner in module.modules():
+        if isinstance(inner, nn.Dropout):
+            inner.p = rate
+        for name, value in list(vars(inner).items()):
+            if "drop" in name and isinstance(value, float):
+                setattr(inner, name, rate)
 
 
 def undo(module: nn.Module, declaration: Declaration) -> nn.Module:

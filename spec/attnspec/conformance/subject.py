@@ -98,6 +98,8 @@ class Caller:
         self._namespace = dict(namespace)
         self._code = compile(declaration.call, "<declared call>", "eval") if declaration.call else None
         self.takes = frozenset(names_of(self._code)) if self._code is not None else frozenset(declaration.arguments)
+        if declaration.arguments:
+            self.takes -= {name for name in ("mask", "padding") if name not in declaration.arguments}
         self._output = compile(declaration.output, "<declared output>", "eval") if declaration.output else None
         weights = declaration.returned_weights
         self._weights = compile(weights, "<declared weights>", "eval") if weights else None

@@ -4,7 +4,8 @@ Names suggest, experiments decide, a declaration overrides both. What was found 
 each; two readings that both fit are a question to the user, never a silent choice.
 """
 
-from .findings import Finding, Question, Recognition
 from .cached import recognise
+from .findings import Finding, Question, Recognition
+from .toml import as_toml
 
-__all__ = ["Finding", "Question", "Recognition", "recognise"]
+__all__ = ["Finding", "Question", "Recognition", "as_toml", "recognise"]

@@ -38,4 +38,5 @@ def as_cached(found: Recognition) -> Recognition:
     found.subject.declaration, found.subject.space = declaration, space
     absent = found.absent if name else {**found.absent, "cache": "its forward takes no cache; declare its name with --declare arguments.cache=..."}
     said = Finding("cache", f"argument {name}" if name else "not recognised", "by name", "arguments.cache=<name>")
-    return replace(found, declaration=declaration, space=space, findings=(*found.findings, said), absent=absent)
+    kept = (f for f in found.findings if not (f.topic == "adds" and f.value.startswith("a cache")))
+    return replace(found, declaration=declaration, space=space, findings=(*kept, said), absent=absent)

@@ -163,13 +163,17 @@ def _guess(name: str) -> str | None:
 
 def config_uses(found: Any, config: str | None) -> dict[str, str]:
     """Return the names that a class reads from its config, each with how: `attribute` or `subscript`."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(found)))
-    except (OSError, TypeError, SyntaxError):
-        return {}
+    trees = []
+    for cls in getattr(found, "__mro__", (found,)):
+        if cls in (object, nn.Module):
+            continue
+        try:
+            trees.append(ast.parse(textwrap.dedent(inspect.getsource(cls))))
+        except (OSError, TypeError, SyntaxError):
+            continue
     names = set(CONFIG_NAMES) if config is None else {config}
     used: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.Attribute) and _is_config(node.value, names):
             used.setdefault(node.attr, "attribute")
         elif isinstance(node, ast.Subscript) and _is_config(node.value, names) and isinstance(node.slice, ast.Constant):
@@ -184,13 +188,17 @@ def _is_config(node: ast.expr, names: set[str]) -> bool:
 
 
 def _cannot(target: Target, what: str, words: list[str]) -> TargetError:
+    """Return the error, with an example in which the unknown parameters take the sizes that nobody has taken yet."""
     cls = getattr(target.object, "__name__", "it")
-    listed = ", ".join(parameters_of(target.object))
-    said = ", ".join(words) + (", " if words else "")
-    last = what.split()[0].rpartition(".")[2]
+    parameters = parameters_of(target.object)
+    said = dict(word.split("=", 1) for word in words if "=" in word)
+    free = [size for size in ("d_model", "heads", "kv_heads", "d_k") if size not in said.values()]
+    for name, p in parameters.items():
+        if name not in said and p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
+            said[name] = free.pop(0) if free and "." not in what and " of " not in what else "..."
     return TargetError(
-        f"{target.name}: cannot tell what its constructor wants as {what} in {cls}({listed})\n"
-        f"  say how to construct it, in the names {SUPPLIED}: --new '{cls}({said}{last}=...)'"
+        f"{target.name}: cannot tell what its constructor wants as {what} in {cls}({', '.join(parameters)})\n"
+        f"  say how to construct it, in the names {SUPPLIED}: --new '{cls}({', '.join(f'{n}={m}' for n, m in said.items())})'"
     )
 
 

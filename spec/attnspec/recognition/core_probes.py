@@ -1,57 +1,130 @@
-"""Experiments on a core: dtypes, grouped heads, widths, mask polarity, causal alignment."""
+"""Experiments on a core: how to call it, its axes, dtypes, grouped heads, widths, masks, causal alignment."""
 
+from collections.abc import Mapping
 from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from .._inputs import CoreInputs
 from ..conformance.cases import Case
-from ..conformance.failures import SubjectError
+from ..conformance.failures import NotApplicable, SubjectError
 from ..conformance.space import ALL_DTYPES, Space
-from ..conformance.subject import CoreSubject
+from ..conformance.subject import CORE_AXES, CoreSubject, Outcome
 from ..declaration import Declaration
 from ..loading import Target
-from .experiments import Probe, agrees, attempt
-from .findings import Finding
-from .polarity import decide_polarity
+from . import documented
+from .experiments import REFUSALS, Probe, agrees, attempt, is_refusal, seen_core
+from .masks import decide_masks
 
-BASE = Case(batch=2, heads=2, kv_heads=2, q_len=3, kv_len=3, d_k=4, d_v=4, seed=11)
+BASE = Case(batch=2, heads=3, kv_heads=3, q_len=5, kv_len=5, d_k=4, d_v=4, seed=11)
 OPTIONS = ("mask", "bias", "window", "softcap", "scale")
-REFUSALS = ("NotImplementedError", "ValueError", "TypeError", "AssertionError", "UnsupportedFeatureError", "ShapeError", "DtypeError")
+HEADS_LAST = "batch q_len heads d_k"
 
 
-def probe_core(target: Target, declaration: Declaration, findings: list[Finding]) -> Probe:
+def probe_core(target: Target, declaration: Declaration, namespace: Mapping[str, Any], stated: Declaration) -> Probe:
     """Find out what a core supports and which conventions it follows."""
     arguments = declaration.arguments
     features = {name for name in OPTIONS if name in arguments} | {"cross", "value_width"}
-    if "dropout" in arguments:
-        features.add("dropout")
-    if "return_weights" in arguments:
-        features.add("weights")
+    features |= {"dropout"} & set(arguments)
+    features |= {"weights"} if "return_weights" in arguments else set()
     causal = declaration.causal or ("flag" if "causal" in arguments else "never")
     features -= set(declaration.unsupported)
     space = Space(contract="core", features=frozenset(features), causal=causal, alignment=declaration.alignment or "lower_right")  # type: ignore[arg-type]
-    probe = Probe(declaration, space, absent={name: f"it takes no {name}" for name in OPTIONS if name not in arguments})
-    probe.absent |= {name: reason for name, reason in declaration.unsupported.items()}
-
-    def run(inputs: CoreInputs, **changes: Any) -> Any:
-        subject = CoreSubject(target.object, probe.declaration.replace(**changes), target.namespace, probe.space, name=target.name)
-        return subject.run(inputs).output
-
-    _dtypes(probe, run, findings)
-    _optional(probe, run)
-    _causality(probe, run, findings)
-    _alignment(probe, run, findings)
-    decide_polarity(target, probe, run, findings, case=BASE.replace(dtype=probe.space.dtypes[0]))
+    probe = Probe(target, namespace, declaration, space, stated=stated, heads=BASE.heads)
+    probe.absent |= {name: f"it takes no {name}" for name in OPTIONS if name not in arguments}
+    probe.absent |= dict(declaration.unsupported)
+    run = _Runner(probe)
+    _axes(probe, run)
+    if _dtypes(probe, run):
+        _members(probe, run)
+        _options(probe, run)
+        _causality(probe, run)
+        _alignment(probe, run)
+        decide_masks(probe, run.see, sizes=(BASE.batch, BASE.q_len, BASE.kv_len))
+        _together(probe, run)
     return probe
 
 
-def _set(probe: Probe, **changes: Any) -> None:
-    from dataclasses import replace
+class _Runner:
+    """Runs the core as it is known so far; `changes` try another declaration."""
 
-    probe.space = replace(probe.space, **changes)
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+
+    def outcome(self, inputs: CoreInputs, *, want_weights: bool = False, **changes: Any) -> Outcome:
+        probe = self.probe
+        subject = CoreSubject(probe.target.object, probe.declaration.replace(**changes), probe.namespace, probe.space, name=probe.target.name)
+        return subject.run(inputs, want_weights=want_weights)
+
+    def __call__(self, inputs: CoreInputs, **changes: Any) -> Tensor:
+        return self.outcome(inputs, **changes).output
+
+    def case(self, **changes: Any) -> Case:
+        case = BASE.replace(dtype=self.probe.space.dtypes[0], **changes)
+        return case.replace(causal=True) if self.probe.space.causal == "always" else case
+
+    def see(self, mask: Tensor | None, changes: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what each query is seen to use under a mask, where that can be told, and the output."""
+        inputs = self.case().core_inputs().replace(mask=mask)
+        if mask is None or bool(mask.all()):
+            return torch.empty(0), torch.empty(0), self(inputs, **changes)
+        seen = seen_core(lambda changed: self(changed, **changes), inputs)
+        return seen, torch.ones_like(seen), self(inputs, **changes)
 
 
-def _dtypes(probe: Probe, run: Any, findings: list[Finding]) -> None:
-    """Keep the dtypes in which a plain call runs; at least one must."""
+def _axes(probe: Probe, run: _Runner) -> None:
+    """Find the axes of input and output: the reading that gives the exact answer, or else the one that mixes positions."""
+    if probe.declaration.layout or probe.declaration.output_layout:
+        probe.find("axes", probe.declaration.layout or probe.declaration.output_layout or "", "declared")
+        return
+    chosen = next(((way, out) for way in (None, HEADS_LAST) for out in (None, HEADS_LAST) if _exact(run, way, out)), None)
+    if chosen is None:
+        chosen = _mixing(run)
+    way, out = chosen
+    if way is None and out is None:
+        return
+    probe.declare(layout=way or CORE_AXES, output_layout=out or CORE_AXES)
+    said = documented.heads_last(probe.target)
+    wanted = "the Hugging Face convention" if _is_hugging_face(probe) else "as its own words or moves say" if said else ""
+    what = f"takes {way or CORE_AXES}, returns {out or CORE_AXES}" if way != out else f"{HEADS_LAST}"
+    probe.find("axes", what + (f", {wanted}" if wanted else ""), "documented" if wanted else "probed", f'layout="{CORE_AXES}"')
+    if not wanted:
+        probe.ask(
+            "shape.output",
+            f"it {'attends over axis 1' if way else 'gives back heads on axis 2'} ({what}): is that its convention? If it is, declare it and the other"
+            " clauses stand as reported; if heads are meant to be on axis 1, a transpose is missing and positions never meet",
+            f'layout="{way or CORE_AXES}" --declare output_layout="{out or CORE_AXES}"',
+        )  # fmt: skip
+
+
+def _is_hugging_face(probe: Probe) -> bool:
+    return (probe.declaration.call or "").startswith("f(SimpleNamespace(")
+
+
+def _exact(run: _Runner, way: str | None, out: str | None) -> bool:
+    for dtype in ("float32", "bfloat16"):
+        inputs = BASE.replace(dtype=dtype).core_inputs()
+        output, error = attempt(lambda inputs=inputs: run(inputs, layout=way or CORE_AXES, output_layout=out or CORE_AXES))
+        if error is None:
+            return agrees(output, inputs) or agrees(output, inputs.replace(causal=True))
+    return False
+
+
+def _mixing(run: _Runner) -> tuple[str | None, str | None]:
+    """For a core whose numbers are wrong: take the axis along which it mixes, and the output's own shape."""
+    found: dict[str | None, bool] = {}
+    inputs = BASE.core_inputs()
+    for way in (None, HEADS_LAST):
+        seen, error = attempt(lambda way=way: seen_core(lambda i: run(i, layout=way or CORE_AXES, output_layout=way or CORE_AXES), inputs))
+        if error is None and seen.shape[:3] == (BASE.batch, BASE.heads, BASE.q_len):
+            found[way] = bool((seen & ~torch.eye(BASE.q_len, dtype=torch.bool)).any())
+    way = HEADS_LAST if found.get(HEADS_LAST) and not found.get(None) else None
+    return way, way
+
+
+def _dtypes(probe: Probe, run: _Runner) -> bool:
+    """Keep the dtypes in which a plain call runs; a core that runs in none keeps all, and its clauses say why."""
     wanted = probe.declaration.dtypes or ALL_DTYPES
     kept, first = [], None
     for dtype in wanted:
@@ -62,54 +135,122 @@ def _dtypes(probe: Probe, run: Any, findings: list[Finding]) -> None:
             first = first or error
             probe.absent[dtype] = f"a plain call in {dtype} raises {error}"
     if not kept:
-        assert first is not None
-        raise first
-    _set(probe, dtypes=tuple(kept))
+        place = f" at {first.place}" if isinstance(first, SubjectError) and first.place else ""
+        probe.find("call", f"a plain call raises {first}{place}", "probed")
+        return False
+    probe.set(dtypes=tuple(kept))
     if len(kept) < len(wanted):
-        findings.append(Finding("dtypes", " ".join(kept), "probed"))
+        probe.find("dtypes", " ".join(kept), "probed")
+    return True
 
 
-def _optional(probe: Probe, run: Any) -> None:
-    """Find out whether heads may be grouped, lengths and widths differ."""
-    dtype = probe.space.dtypes[0]
-    features = set(probe.space.features)
-    case = BASE.replace(dtype=dtype)
-    _, error = attempt(lambda: run(case.replace(heads=4, kv_heads=2).core_inputs()))
+def _members(probe: Probe, run: _Runner) -> None:
+    """Does it return its weights without being asked?"""
+    if "return_weights" in probe.declaration.arguments:
+        return
+    outcome, _ = attempt(lambda: run.outcome(run.case().core_inputs(), want_weights=True))
+    if outcome is not None and outcome.weights is not None and outcome.weights.shape[-2:] == (BASE.q_len, BASE.kv_len):
+        probe.add("weights")
+
+
+def _options(probe: Probe, run: _Runner) -> None:
+    """Find out whether heads may be grouped, lengths and widths differ, and which named options are refused."""
+    _, error = attempt(lambda: run(run.case(heads=4, kv_heads=2).core_inputs()))
     if error is None and "grouped" not in probe.declaration.unsupported:
-        features.add("grouped")
+        probe.add("grouped")
     else:
         probe.absent["grouped"] = f"fewer key/value heads are refused: {error}"
-    for feature, changes in (("cross", {"kv_len": 5}), ("value_width", {"d_v": 7})):
-        _, error = attempt(lambda changes=changes: run(case.replace(**changes).core_inputs()))
+    for feature, changes in (("cross", {"kv_len": 7}), ("value_width", {"d_v": 7})):
+        _, error = attempt(lambda changes=changes: run(run.case(**changes).core_inputs()))
         if isinstance(error, SubjectError) and error.kind in REFUSALS:
-            features.discard(feature)
-            probe.absent[feature] = f"it is refused: {error}"
-    _set(probe, features=frozenset(features))
+            probe.drop(feature, f"it is refused: {error}")
+    for feature, changes in (("scale", {"scale": 0.3}), ("softcap", {"softcap": 2.0}), ("window", {"window": (1, 1)}), ("bias", {"bias": "hqk"})):
+        if probe.space.has(feature):
+            _, error = attempt(lambda changes=changes: run(run.case(**changes).core_inputs()))
+            if error is not None and is_refusal(error, probe.declaration.arguments.get(feature, feature)):
+                probe.drop(feature, f"it is refused: {error}")
 
 
-def _causality(probe: Probe, run: Any, findings: list[Finding]) -> None:
-    """Without a flag, is it always causal? Only if the causal answer fits and the full one does not."""
-    if probe.declaration.causal is not None or probe.space.causal == "flag":
+def _causality(probe: Probe, run: _Runner) -> None:
+    """Without a flag, is it always causal? With one, is it refused?"""
+    if probe.declaration.causal is not None:
         return
-    case = BASE.replace(dtype=probe.space.dtypes[0])
-    inputs = case.core_inputs()
-    output, _ = attempt(lambda: run(inputs))
-    if agrees(output, inputs.replace(causal=True)) and not agrees(output, inputs):
-        probe.declaration = probe.declaration.replace(causal="always")
-        _set(probe, causal="always")
-        findings.append(Finding("causal", "always on", "probed", "causal=never"))
+    inputs = BASE.replace(dtype=probe.space.dtypes[0]).core_inputs()
+    if probe.space.causal == "flag":
+        _, error = attempt(lambda: run(inputs.replace(causal=True)))
+        if error is not None and is_refusal(error, probe.declaration.arguments["causal"]):
+            probe.set(causal="never")
+            probe.absent["causal"] = f"its causal flag is refused: {error}"
+        return
+    seen, error = attempt(lambda: seen_core(run, inputs))
+    if error is None and bool(seen.any()) and hides_future(seen):
+        probe.declare(causal="always")
+        probe.set(causal="always")
+        probe.find("causal", "always on", "probed", "causal=never")
 
 
-def _alignment(probe: Probe, run: Any, findings: list[Finding]) -> None:
+def hides_future(seen: Tensor, telling: Tensor | None = None) -> bool:
+    """Return whether no query is seen to use a later key, while some use an earlier one."""
+    size = seen.shape[-1]
+    late, early = torch.ones(size, size, dtype=torch.bool).triu(1), torch.ones(size, size, dtype=torch.bool).tril(-1)
+    return not bool((seen & late).any()) and bool((seen & early).any())
+
+
+def _alignment(probe: Probe, run: _Runner) -> None:
     """Which way is causal aligned when lengths differ? Decided only if one alternative fits and the other does not."""
     if probe.declaration.alignment is not None or not probe.space.has("causal") or not probe.space.has("cross"):
         return
-    fits = {}
-    for alignment in ("lower_right", "upper_left"):
-        inputs = BASE.replace(dtype=probe.space.dtypes[0], q_len=2, kv_len=5, causal=True, alignment=alignment).core_inputs()
-        output, _ = attempt(lambda inputs=inputs: run(inputs))
-        fits[alignment] = agrees(output, inputs)
-    if fits["upper_left"] and not fits["lower_right"]:
-        _set(probe, alignment="upper_left")
-        findings.append(Finding("causal", "aligned upper left when lengths differ", "probed", "alignment=lower_right"))
-    probe.declaration = probe.declaration.replace(alignment=probe.space.alignment)
+    inputs = BASE.replace(dtype=probe.space.dtypes[0], q_len=2, kv_len=5, causal=True).core_inputs()
+    seen, error = attempt(lambda: seen_core(run, inputs))
+    if error is None:
+        settle_alignment(probe, seen)
+    elif is_refusal(error, "causal"):
+        probe.absent["cross_causal"] = f"causal with other lengths is refused: {error}"
+    probe.declare(alignment=probe.space.alignment)
+
+
+def settle_alignment(probe: Probe, seen: Tensor) -> None:
+    """Compare what two queries see of five keys with both alternatives."""
+    shapes = {"lower_right": torch.ones(2, 5, dtype=torch.bool).tril(3), "upper_left": torch.ones(2, 5, dtype=torch.bool).tril(0)}
+    for alignment, expected in shapes.items():
+        if seen.shape[-2:] == expected.shape and bool((seen == expected).all()):
+            probe.set(alignment=alignment)
+            if alignment == "upper_left":
+                probe.find("causal", "aligned upper left when lengths differ", "probed", "alignment=lower_right")
+            return
+    probe.find("causal", "with other lengths it fits neither lower right nor upper left", "probed", "alignment=upper_left")
+
+
+def _together(probe: Probe, run: _Runner) -> None:
+    """Are a mask and the causal flag refused together?"""
+    if probe.space.causal == "flag" and probe.space.has("mask"):
+        inputs = run.case(mask="all", causal=True).core_inputs()
+        _, error = attempt(lambda: run(inputs))
+        if error is not None and not isinstance(error, NotApplicable) and is_refusal(error, probe.declaration.arguments.get("causal", "causal")):
+            probe.set(apart=(*probe.space.apart, ("mask", "causal")))
+            probe.absent["mask with causal"] = f"a mask and causal together are refused: {error}"
+            probe.find("mask", f"refused together with causal: {error}", "probed")
+
+
+def hugging_face_call(function: Any, parameters: Mapping[str, Any]) -> str | None:
+    """Return the call of an attention function as transformers registers them: `(module, query, key, value, attention_mask, ...)`."""
+    names = list(parameters)
+    if len(names) < 4 or names[0] not in ("module", "self_module", "mod") or isinstance(function, nn.Module):
+        return None
+    import inspect
+
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError):
+        source = ""
+    takes_kwargs = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    held = ["num_key_value_groups=group", "training=dropout > 0", "config=SimpleNamespace(_attn_implementation='eager')"]
+    words = ["query", "key", "value", "mask" if names[4:5] else ""]
+    if "is_causal" in names or "is_causal" in source:
+        held.append("is_causal=causal")
+        words += ["is_causal=causal"] if "is_causal" in names or takes_kwargs else []
+    if "scaling" in names:
+        words.append("scaling=d_k ** -0.5 if scale is None else scale")
+    if "dropout" in names:
+        words.append("dropout=dropout")
+    return f"f(SimpleNamespace({', '.join(held)}), {', '.join(w for w in words if w)})"

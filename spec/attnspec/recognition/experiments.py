@@ -1,7 +1,7 @@
 """What probes share: one call, held against the oracle or against another call, with a plain yes or no."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,18 +14,58 @@ from ..conformance.bound_layer import layer_bound
 from ..conformance.failures import NotApplicable, SubjectError
 from ..conformance.space import Space
 from ..declaration import Declaration
+from ..loading import Target
 from ..precision import precision
-from .findings import Question
+from .findings import Finding, How, Question
 
 
 @dataclass
 class Probe:
-    """What the experiments of one target have decided so far."""
+    """What the experiments of one target have decided so far.
 
+    Attributes:
+        target: What is looked at.
+        namespace: Names for its expressions.
+        declaration: What is declared or was found so far; `stated` is what was declared before.
+        space: What it can be asked.
+        heads: Query heads in experiments.
+        findings: And questions, absent: see `Recognition`.
+    """
+
+    target: Target
+    namespace: Mapping[str, Any]
     declaration: Declaration
     space: Space
+    stated: Declaration = field(default_factory=Declaration)
+    heads: int = 3
+    findings: list[Finding] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
+
+    def set(self, **changes: Any) -> None:
+        """Change what is known about the space."""
+        self.space = replace(self.space, **changes)
+
+    def declare(self, **changes: Any) -> None:
+        """Change what is known about the declaration."""
+        self.declaration = self.declaration.replace(**changes)
+
+    def add(self, *features: str) -> None:
+        """Note features that are there, unless they are declared as unsupported."""
+        self.set(features=(self.space.features | set(features)) - set(self.declaration.unsupported))
+
+    def drop(self, feature: str, reason: str) -> None:
+        """Note a feature that is not there, and why."""
+        self.set(features=self.space.features - {feature})
+        self.absent[feature] = reason
+
+    def find(self, topic: str, value: str, how: How, override: str = "") -> None:
+        """Note one finding."""
+        self.findings.append(Finding(topic, value, how, override))
+
+    def ask(self, clause: str, text: str, declare: str) -> None:
+        """Note a question."""
+        self.questions.append(Question(clause, text, declare))
 
 
 def attempt(call: Callable[[], Any]) -> tuple[Any, SubjectError | NotApplicable | None]:
@@ -64,3 +104,55 @@ def distance(output: Tensor | None, inputs: LayerInputs) -> float:
         return float("inf")
     gap = (output.detach().double() - exact).norm() / exact.norm().clamp_min(torch.finfo(torch.float64).tiny)
     return float(gap.nan_to_num(nan=float("inf")))
+
+
+REFUSALS = ("NotImplementedError", "ValueError", "TypeError", "AssertionError", "UnsupportedFeatureError", "ShapeError", "DtypeError")
+
+
+def is_refusal(error: Any, word: str) -> bool:
+    """Return whether an option is refused on purpose: a kind of error made for it, or a message that names it."""
+    if isinstance(error, NotApplicable):
+        return True
+    return isinstance(error, SubjectError) and (error.refusal or error.kind in REFUSALS or (error.kind == "RuntimeError" and word in error.message))
+
+
+def rows_changed(before: Tensor, after: Tensor) -> Tensor:
+    """Return which rows (all axes but the last) of an output moved, by more than float32 rounding could move them."""
+    before, after = before.detach().double().nan_to_num(0.0), after.detach().double().nan_to_num(0.0)
+    scale = before.abs().amax().clamp_min(torch.finfo(torch.float32).tiny)
+    return (after - before).abs().amax(-1) > scale * torch.finfo(torch.float32).eps * 64
+
+
+def moved(tensor: Tensor, axis: int, position: int) -> Tensor:
+    """Return a copy with other content at one position of one axis."""
+    other = tensor.clone()
+    piece = other.select(axis, position)
+    piece.copy_(torch.randn(piece.shape, generator=torch.Generator().manual_seed(97 + position), dtype=torch.float64) * 2)
+    return other
+
+
+def seen_core(run: Callable[[CoreInputs], Tensor], inputs: CoreInputs) -> Tensor:
+    """Return which key each query is seen to use: `batch heads q_len kv_len`, from moving one value at a time."""
+    before = run(inputs)
+    columns = [rows_changed(before, run(inputs.replace(value=moved(inputs.value, 2, j)))) for j in range(inputs.value.shape[2])]
+    return torch.stack(columns, dim=-1)
+
+
+def seen_layer(run: Callable[[LayerInputs], Tensor], inputs: LayerInputs) -> tuple[Tensor, Tensor]:
+    """Return which key each query is seen to use (`batch q_len kv_len`), and where the experiment can tell.
+
+    Where queries and keys come from one tensor, a position moves its own query too: nothing is learnt there.
+    """
+    before = run(inputs)
+    name = "query" if inputs.key is None else "key"
+    columns = []
+    for j in range(inputs.key_input.shape[1]):
+        changes = {name: moved(getattr(inputs, name), 1, j)}
+        if inputs.value is not None:
+            changes["value"] = moved(inputs.value, 1, j)
+        columns.append(rows_changed(before, run(inputs.replace(**changes))))
+    seen = torch.stack(columns, dim=-1)
+    telling = torch.ones_like(seen)
+    if inputs.key is None:
+        telling &= ~torch.eye(seen.shape[-1], dtype=torch.bool)
+    return seen, telling

@@ -25,7 +25,7 @@ CALL_NAMES: dict[str, tuple[str, ...]] = {
 # Parameters of a constructor, by the contract name that is handed over.
 NEW_NAMES: dict[str, tuple[str, ...]] = {
     "d_model": ("d_model", "embed_dim", "dim", "n_embd", "hidden_size", "d_in", "d_out", "embedding_dim", "model_dim", "width", "emb_dim",
-                "n_embed", "embed_size", "hidden_dim", "d_embed", "d_embedding", "size", "units", "c", "C", "n_state", "feature_dim", "num_features", "input_dim", "in_dim", "query_dim", "num_hiddens", "d_emb", "channels", "features"),
+                "n_embed", "embed_size", "hidden_dim", "d_embed", "d_embedding", "size", "units", "n_state", "feature_dim", "num_features", "input_dim", "in_dim", "query_dim", "num_hiddens", "d_emb", "channels", "features"),
     "heads": ("heads", "num_heads", "n_heads", "n_head", "h", "nhead", "num_attention_heads", "nheads", "n_query_heads", "num_q_heads", "head", "n_attention_heads", "num_attn_heads", "heads_count", "H", "attention_heads", "nh", "head_num"),
     "kv_heads": ("kv_heads", "num_kv_heads", "n_kv_heads", "num_key_value_heads", "num_kv_groups", "n_kv_groups", "n_kv_head", "num_kv_head", "kv_head"),
     "group": ("group", "group_size", "n_rep", "num_groups_per_head"),

@@ -1,6 +1,6 @@
 """Where a module keeps its weights: candidates by name and shape, decided by an experiment."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import product
 
 from torch import Tensor, nn
@@ -22,15 +22,19 @@ def held_tensors(module: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def _find(tensors: Mapping[str, Tensor], words: tuple[str, ...], depth: int = 0) -> tuple[str, str | None] | None:
-    """Return path and bias path of the first layer, or bare parameter, that has one of the names."""
+def _find(tensors: Mapping[str, Tensor], words: tuple[str, ...]) -> tuple[str, str | None] | None:
+    """Return path and bias path of the first layer, or bare parameter, that has one of the names; the outermost first."""
     for word in words:
-        if f"{word}.weight" in tensors:
-            return f"{word}.weight", f"{word}.bias" if f"{word}.bias" in tensors else None
+        ends = [path for path in tensors if path == f"{word}.weight" or path.endswith(f".{word}.weight")]
+        if ends:
+            path = min(ends, key=lambda p: p.count("."))
+            bias = path.removesuffix("weight") + "bias"
+            return path, bias if bias in tensors else None
         for bare in (word, f"{word}_weight"):
             if bare in tensors:
-                bias = next((b for b in (f"{word}_bias", f"b{word[1:]}" if word[:1] in "wW" else "") if b in tensors), None)
-                return bare, bias
+                stem = bare.removesuffix("_weight").removesuffix("weight")
+                names = (f"{word}_bias", f"{stem}_bias", f"{stem}bias", f"b{word[1:]}" if word[:1] in "wW" else "")
+                return bare, next((b for b in names if b in tensors), None)
     return None
 
 
@@ -42,16 +46,11 @@ def _starred(tensors: Mapping[str, Tensor], words: tuple[str, ...]) -> tuple[str
             if len(parts) >= 3 and parts[-1] == "weight" and parts[-2] == word and parts[-3].isdigit():
                 stem = ".".join((*parts[:-3], "*", word))
                 return f"{stem}.weight", f"{stem}.bias" if ".".join((*parts[:-1], "bias")) in tensors else None
-            if len(parts) == 3 and parts[-1] == "weight" and parts[-2].isdigit() and parts[0] in (word, f"{word}s"):
+            plural = (word, f"{word}s", f"{word}_heads", f"{word}_layers", f"{word}_projs", f"{word}_list", f"{word}_linears")
+            if len(parts) == 3 and parts[-1] == "weight" and parts[-2].isdigit() and parts[0] in plural:
                 stem = f"{parts[0]}.*"
                 return f"{stem}.weight", f"{stem}.bias" if f"{parts[0]}.{parts[1]}.bias" in tensors else None
     return None
-
-
-def _prefixes(tensors: Mapping[str, Tensor]) -> Iterator[str]:
-    """Yield the module's own level first, then each wrapper inside it."""
-    yield ""
-    yield from dict.fromkeys(path.split(".")[0] + "." for path in tensors if path.count(".") >= 2 and not path.split(".")[1].isdigit())
 
 
 def candidate_places(module: nn.Module, sizes: Mapping[str, int]) -> list[Places]:
@@ -61,19 +60,39 @@ def candidate_places(module: nn.Module, sizes: Mapping[str, int]) -> list[Places
         module: Constructed with `sizes`, whose values all differ.
         sizes: `d_model`, `heads`, `kv_heads`, `d_k`, `d_v`.
     """
-    tensors = held_tensors(module)
-    readings: list[Places] = []
-    for prefix in _prefixes(tensors):
-        inner = {path.removeprefix(prefix): t for path, t in tensors.items() if path.startswith(prefix)}
-        for places in _readings(inner, sizes):
-            readings.append({name: prefix + place for name, place in places.items()})
-        if readings:
-            break
-    return readings
+    return _readings(held_tensors(module), sizes)
+
+
+def unnamed_places(module: nn.Module, sizes: Mapping[str, int], *, limit: int = 240) -> list[Places]:
+    """Return readings by shape alone, for names that nothing is known about; an experiment must single one out."""
+    tensors = {path: t for path, t in held_tensors(module).items() if t.dim() in (2, 3) and "norm" not in path.lower()}
+    ways = {role: [(path, axes) for path, t in tensors.items() for axes in AXES[role][:3] if _shape(axes, sizes) == tuple(t.shape)] for role in AXES}
+    found: list[Places] = []
+    for roles in (("q", "k", "v", "o"), ("qkv", "o"), ("q", "kv", "o")):
+        for combination in product(*(ways[role] for role in roles)):
+            paths = [path for path, _ in combination]
+            styles = {axes.startswith("d_model") for role, (_, axes) in zip(roles, combination, strict=True) if role != "o"}
+            if len(set(paths)) < len(paths) or len(styles) > 1 or len(paths) < len(tensors):
+                continue
+            places: Places = {}
+            for role, (path, axes) in zip(roles, combination, strict=True):
+                bias = path.removesuffix("weight") + "bias"
+                held = bias if path.endswith("weight") and bias in dict(module.named_parameters()) else None
+                places |= {f"W_{role}": f"{path} : {axes}", **_bias_place(role, held, axes)}
+            found.append(places)
+    return found[:limit]
+
+
+def roles_by_name(tensors: Mapping[str, Tensor]) -> set[str]:
+    """Return the roles (`q`, `k`, `v`, `o`, `qkv`, `kv`) that some tensor has the name of."""
+    return {role for role, words in WEIGHT_NAMES.items() if _find(tensors, words) or _starred(tensors, words)}
 
 
 def _readings(tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> list[Places]:
-    found = {role: _starred(tensors, words) or _find(tensors, words) for role, words in WEIGHT_NAMES.items()}
+    found = {role: _find(tensors, words) for role, words in WEIGHT_NAMES.items()}
+    per_head = {role: _starred(tensors, WEIGHT_NAMES[role]) for role in ("q", "k", "v")}
+    if all(per_head.values()):
+        found |= per_head
     options: list[list[Places]] = []
     if found["q"] and found["k"] and found["v"]:
         options += [_role(tensors, found[role], role, sizes) for role in ("q", "k", "v")]

@@ -1,18 +1,30 @@
 """From an object to a `Recognition`: which contract, how to call it, what it supports."""
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from .._errors import TargetError
 from ..conformance.layer_subject import LayerSubject
-from ..conformance.subject import CoreSubject
+from ..conformance.subject import CoreSubject, names_of
 from ..declaration import Declaration
 from ..loading import Target
-from . import core_probes, layer_probes
-from .findings import Finding, Recognition
+from . import construct, core_probes, layer_probes
+from .construct import argument_words, fixed_sizes, new_expression
+from .experiments import Probe
+from .findings import Recognition
 from .names import CALL_NAMES, NEW_NAMES, match_names, parameters_of
+
+# Built-in functions have no signature that Python could read.
+KNOWN_CALLS: dict[Any, str] = {
+    torch.nn.functional.scaled_dot_product_attention: (
+        "f(query, key, value, attn_mask=mask if bias is None else bias if mask is None else bias.masked_fill(~mask, float('-inf')),"
+        " dropout_p=dropout, is_causal=causal, scale=scale, enable_gqa=group > 1)"
+    ),
+}
 
 
 def recognise(target: Target, declared: Declaration) -> Recognition:
@@ -21,12 +33,16 @@ def recognise(target: Target, declared: Declaration) -> Recognition:
     Raises:
         TargetError: If it cannot be recognised; the message names the argument that supplies what is missing.
     """
+    stated = declared
     if target.implementation is not None:
         declared = declared.over(from_record(target))
-    contract = declared.contract or guess_contract(target)
-    if contract == "core":
-        return _core(target, declared.over(Declaration(contract="core")))
-    return _layer(target, declared.over(Declaration(contract=contract)))
+    namespace = {**target.namespace, "_target": target.object}
+    contract = declared.contract or guess_contract(target, declared)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        if contract == "core":
+            return _core(target, declared.over(Declaration(contract="core")), namespace, stated)
+        return _layer(target, declared.over(Declaration(contract=contract)), namespace, stated)
 
 
 def from_record(target: Target) -> Declaration:
@@ -38,24 +54,63 @@ def from_record(target: Target) -> Declaration:
     )  # fmt: skip
 
 
-def guess_contract(target: Target) -> str:
-    """Return `core` for a function of projected tensors, `layer` for a module class."""
+def guess_contract(target: Target, declared: Declaration) -> str:
+    """Return `core` for a function, or a class without parameters, over projected tensors; `layer` for a module with its own."""
     found = target.object
-    if inspect.isclass(found) and issubclass(found, nn.Module):
-        return "layer"
     if isinstance(found, nn.Module):
         return "layer" if any(True for _ in found.parameters()) else "core"
-    if callable(found):
-        arguments = match_names(parameters_of(found), CALL_NAMES)
-        if {"query", "key", "value"} <= set(arguments):
+    if declared.new is not None or declared.weights:
+        return "layer"
+    if inspect.isclass(found) and issubclass(found, nn.Module):
+        return "core" if _without_parameters(found) else "layer"
+    if callable(found) and not inspect.isclass(found):
+        if found in KNOWN_CALLS or declared.call is not None:
             return "core"
-        if "d_model" in match_names(parameters_of(found), NEW_NAMES):
-            return "layer"
+        arguments = match_names(parameters_of(found), CALL_NAMES)
+        if {"query", "key", "value"} <= set(arguments) and len(set(arguments.values())) >= 3:
+            return "core"
+        names = parameters_of(found)
+        if {"d_model", "heads"} <= set(match_names(names, NEW_NAMES)) or construct.config_parameter(names) or declared.arguments:
+            return "core" if declared.arguments else "layer"
+    example = _example(found)
     raise TargetError(
         f"{target.name}: neither an attention function (query, key, value, ...) nor a module class;"
-        f" it is a {type(found).__name__}{_signature(found)}\n"
-        "  say what it is: --declare contract=core, or --declare contract=layer --new 'MyLayer(d_model, heads)'"
+        f" it is a {type(found).__name__}{_signature(found)}\n  say what it is: {example}"
     )
+
+
+def _example(found: Any) -> str:
+    """Return the argument that would say what an unrecognised object is, made from its own signature."""
+    names = [n for n, p in parameters_of(found).items() if p.default is p.empty] if callable(found) else []
+    if inspect.isfunction(found) and len(names) >= 3:
+        said = ", ".join(f"{name}={meaning}" for name, meaning in zip(names, ("query", "key", "value", "mask"), strict=False))
+        return f"--call 'f({said})'"
+    said = ", ".join(f"{name}={meaning}" for name, meaning in zip(names, ("d_model", "heads", "kv_heads"), strict=False))
+    return f"--new '{getattr(found, '__name__', 'MyLayer')}({said or 'd_model, heads'})'"
+
+
+def _without_parameters(cls: type[nn.Module]) -> bool:
+    """Whether a class is a core: it takes query, key and value, and what it constructs has no parameters."""
+    if not {"query", "key", "value"} <= set(match_names(parameters_of(cls.forward), CALL_NAMES)):
+        return False
+    return class_core_call(cls, required=False) is not None
+
+
+def class_core_call(cls: type[nn.Module], *, required: bool) -> str | None:
+    """Return the call of a core that is a class without parameters, or None if it is none."""
+    words, missing = argument_words(parameters_of(cls))
+    if missing or "heads=heads" in words and "d_model=d_model" in words:
+        return None
+    sizes = {"d_model": 12, "heads": 3, "kv_heads": 3, "group": 1, "d_k": 4, "d_v": 4, "dropout": 0.0, "bias": True, "max_len": 64}
+    new = f"_target({', '.join(words)})"
+    try:
+        module = eval(new, {"_target": cls, **sizes})
+    except Exception:
+        return None
+    if any(True for _ in module.parameters()):
+        return None
+    forward = match_names(parameters_of(module.forward), CALL_NAMES)
+    return f"{new}.train(dropout > 0)({', '.join(f'{name}={meaning}' for meaning, name in forward.items())})"
 
 
 def _signature(found: Any) -> str:
@@ -65,71 +120,54 @@ def _signature(found: Any) -> str:
         return ""
 
 
-def call_arguments(function: Any, declared: Declaration) -> dict[str, str]:
-    """Return contract argument → parameter name, for a function or the forward of a module."""
-    parameters = parameters_of(function.forward if isinstance(function, nn.Module) else function)
-    found = match_names(parameters, CALL_NAMES)
-    return {**found, **declared.arguments}
+def _core_call(target: Target, declared: Declaration) -> Declaration:
+    """Complete how a core is called.
 
-
-def _core(target: Target, declared: Declaration) -> Recognition:
-    findings: list[Finding] = []
-    arguments = call_arguments(target.object, declared)
-    if declared.call is None and not {"query", "key", "value"} <= set(arguments):
+    Raises:
+        TargetError: If query, key and value cannot be told apart, or another parameter has no default.
+    """
+    found = target.object
+    parameters = parameters_of(found.forward if isinstance(found, nn.Module) else found)
+    call = declared.call
+    if call is None and not inspect.isclass(found) and not isinstance(found, nn.Module):
+        call = KNOWN_CALLS.get(found) or core_probes.hugging_face_call(found, parameters)
+    if call is None and inspect.isclass(found):
+        call = class_core_call(found, required=True)
+    if call is not None:
+        return declared.replace(call=call, arguments=names_in_call(call))
+    arguments = {**match_names(parameters, CALL_NAMES), **declared.arguments}
+    wanted = [n for n, p in parameters.items() if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    unknown = [n for n in wanted if n not in arguments.values()]
+    if not {"query", "key", "value"} <= set(arguments) or unknown:
+        what = f"what {unknown[0]!r} is" if unknown else "which parameters are query, key and value"
+        said = ", ".join(f"{name}={meaning}" for meaning, name in arguments.items()) or "query, key, value"
         raise TargetError(
-            f"{target.name}: cannot tell which parameters are query, key and value{_signature(target.object)}\n"
-            "  say how to call it: --call 'f(query, key, value, mask=mask)'"
+            f"{target.name}: cannot tell {what}{_signature(found)}\n  say how to call it: --call 'f({said}{f', {unknown[0]}=...' if unknown else ''})'"
         )
-    if declared.call is not None:
-        arguments = names_in_call(declared.call)
-    declaration = declared.replace(arguments=arguments)
-    probe = core_probes.probe_core(target, declaration, findings)
-    subject = CoreSubject(target.object, probe.declaration, target.namespace, probe.space, name=target.name)
-    return Recognition(
-        target.name, probe.declaration, probe.space, tuple(findings), tuple(probe.questions), probe.absent, subject
-    )
+    return declared.replace(arguments=arguments)
+
+
+def _core(target: Target, declared: Declaration, namespace: Mapping[str, Any], stated: Declaration) -> Recognition:
+    declaration = _core_call(target, declared)
+    probe = core_probes.probe_core(target, declaration, namespace, stated)
+    subject = CoreSubject(target.object, probe.declaration, namespace, probe.space, name=target.name)
+    return _finish(probe, subject)
 
 
 def names_in_call(call: str) -> dict[str, str]:
     """Return the contract names that occur in a call expression."""
-    code = compile(call, "<declared call>", "eval")
-    return {name: name for name in code.co_names if name in CALL_NAMES}
+    return {name: name for name in names_of(compile(call, "<declared call>", "eval")) if name in CALL_NAMES}
 
 
-def new_expression(target: Target, declared: Declaration) -> str:
-    """Return the expression that constructs the layer.
-
-    Raises:
-        TargetError: If its constructor has a parameter without a default that no contract name stands for.
-    """
-    if declared.new is not None:
-        return declared.new
-    cls = target.object
-    parameters = parameters_of(cls)
-    found = match_names(parameters, NEW_NAMES)
-    by_parameter = {parameter: meaning for meaning, parameter in found.items()}
-    words = []
-    twice = {"d_in": "d_model", "d_out": "d_model"}
-    for name, p in parameters.items():
-        meaning = by_parameter.get(name) or twice.get(name)
-        if meaning is not None:
-            words.append(f"{name}={meaning}" if p.kind is not p.POSITIONAL_ONLY else meaning)
-        elif p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
-            said = ", ".join(words) + (", " if words else "")
-            raise TargetError(
-                f"{target.name}: cannot tell what its constructor wants as {name!r} in {cls.__name__}({', '.join(parameters)})\n"
-                f"  say how to construct it: --new '{cls.__name__}({said}{name}=...)'"
-            )
-    words += [f"{name}={value!r}" for name, value in target.namespace.get("_extra", {}).items()]
-    return f"_target({', '.join(words)})"
-
-
-def _layer(target: Target, declared: Declaration) -> Recognition:
-    findings: list[Finding] = []
+def _layer(target: Target, declared: Declaration, namespace: Mapping[str, Any], stated: Declaration) -> Recognition:
     declaration = declared.replace(new=new_expression(target, declared))
-    namespace = {**target.namespace, "_target": target.object}
-    probe = layer_probes.probe_layer(target, declaration, namespace, findings)
+    fixed = fixed_sizes(target.object, declared) if isinstance(target.object, nn.Module) and declared.new is None else {}
+    probe = layer_probes.probe_layer(target, declaration, namespace, stated, fixed)
     subject = LayerSubject(probe.declaration, namespace, probe.space, name=target.name)
+    return _finish(probe, subject)
+
+
+def _finish(probe: Probe, subject: Any) -> Recognition:
     return Recognition(
-        target.name, probe.declaration, probe.space, tuple(findings), tuple(probe.questions), probe.absent, subject
+        probe.target.name, probe.declaration, probe.space, tuple(probe.findings), tuple(probe.questions), probe.absent, subject
     )
