@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from .reference import Core, Layer
+from .reference import Cached, Layer
 
 MODULES = (
     "shape",
@@ -31,6 +31,7 @@ MODULES = (
     "layer_state",
     "layer_gradient",
     "layer_flags",
+    "cache",
 )
 
 
@@ -47,7 +48,7 @@ class Defect:
         place: The contract's stage that is wrong; empty where it is none of them.
         fingerprint: Name of the known wrong reference that it equals; empty where there is none.
         what: What is wrong, in one sentence.
-        contract: `core` or `layer`.
+        contract: `core`, `layer` or `cached`.
         target: The core, or the class of the layer.
         declare: What a user would have to declare about it.
     """
@@ -108,6 +109,7 @@ def defect(
         replaced = [_ALSO.get(name, name) for name in vars(cls)]
         found = place if place is not None else next((n for n in replaced if n in _STEPS), "")
         layer = issubclass(cls, Layer)
+        contract = "cached" if issubclass(cls, Cached) else "layer" if layer else "core"
         assert cls.__name__ not in _BANK, cls.__name__
         _BANK[cls.__name__] = Defect(
             cls.__name__,
@@ -118,7 +120,7 @@ def defect(
             found,
             fingerprint,
             (cls.__doc__ or "").strip(),
-            "layer" if layer else "core",
+            contract,
             cls if layer else cls(),
             declare,
         )
@@ -136,7 +138,7 @@ def bank() -> dict[str, Defect]:
 
 def fresh(found: Defect) -> Any:
     """Return the target as if never called: a core may keep state between calls."""
-    return found.target if found.contract == "layer" else type(found.target)()
+    return type(found.target)() if found.contract == "core" else found.target
 
 
-__all__ = ["Core", "Defect", "Layer", "bank", "defect", "fresh"]
+__all__ = ["Defect", "bank", "defect", "fresh"]

@@ -28,8 +28,7 @@ class MaskCausalGrouped(Core):
 @defect(
     "mask",
     "common learner error",
-    "mask.value",
-    "mask.broadcast",
+    "mask.rank_two",
     place="mask_scores",
     case="a rank-2 mask, batch=2",
 )
@@ -210,7 +209,6 @@ class OddHeadsAreNotMasked(Core):
     "mask",
     "common learner error",
     "mask.irrelevant.finite",
-    "mask.extremes",
     place="aggregate_values",
     case="a hidden value that is huge",
 )

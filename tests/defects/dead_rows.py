@@ -144,7 +144,7 @@ class WeightsPathHasNoSafeSoftmax(Core):
         return scores.softmax(-1) if call.return_weights else zero_dead_rows(scores)
 
 
-@defect("mask", "common learner error", "mask.dead_row.zero", "size.one", case="one key, hidden")
+@defect("mask", "common learner error", "mask.dead_row.zero", case="one key, hidden")
 class SingleKeyIsAlwaysSeen(Core):
     """With one key the softmax is skipped: the weight is 1, mask or not."""
 

@@ -19,7 +19,7 @@ class SurvivorsNotRescaled(Core):
         return weights * _keep(weights.shape, call.dropout) if call.dropout else weights
 
 
-@defect("dropout", "common learner error", "dropout.survivors", place="drop_weights", case="p=1/4")
+@defect("dropout", "common learner error", "dropout.on_weights", place="drop_weights", case="p=1/4")
 class DropoutOnTheOutput(Core):
     """The output is dropped, not the weights."""
 

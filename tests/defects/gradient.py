@@ -270,7 +270,7 @@ class HiddenKeysAreTrained(Core):
 
     def normalise(self, scores, seen, call):
         weights = zero_dead_rows(scores)
-        ghost = call.notes["raw"] * ~seen * 0.1
+        ghost = (call.notes["raw"] * ~seen).sum(-1, keepdim=True) * 0.1
         return weights + ghost - ghost.detach()
 
     def mask_scores(self, scores, seen, call):

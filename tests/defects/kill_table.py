@@ -53,6 +53,9 @@ def run(name: str, recognition: Any, chosen: Profile) -> dict[str, Any]:
     threads, dtype, grad = torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()
     try:
         result = run_clause(clauses()[name], recognition, chosen)
+    except Exception as error:
+        # The suite must judge whatever comes back; that it cannot is a bug of the suite.
+        return {"status": f"crashed: {type(error).__name__}: {error}", "examples": 0, "seconds": 0.0}
     finally:
         torch.set_num_threads(threads)
         torch.set_default_dtype(dtype)
@@ -65,8 +68,12 @@ def plant(name: str, profiles: tuple[str, ...], full: bool) -> dict[str, Any]:
     torch.set_num_threads(1)
     defect = bank()[name]
     began = time.perf_counter()
-    recognition = subject_of(defect)
     kills: dict[str, dict[str, Any]] = {}
+    try:
+        recognition = subject_of(defect)
+    except Exception as error:
+        said = f"crashed: {type(error).__name__}: {error}"
+        return {"kills": {"recognition": {"status": said, "named": False}}, "seconds": 0.0}
     for clause in defect.clauses:
         for chosen in profiles:
             found = run(clause, recognition, unshrunk(chosen))
@@ -78,8 +85,6 @@ def plant(name: str, profiles: tuple[str, ...], full: bool) -> dict[str, Any]:
             found = run(clause, recognition, unshrunk(profiles[0]))
             if found["status"] in CAUGHT:
                 kills[clause] = {**found, "profile": profiles[0], "named": False}
-    for clause, found in kills.items():
-        found["level"] = clauses()[clause].level.value
     return {"kills": kills, "seconds": round(time.perf_counter() - began, 2)}
 
 
@@ -97,6 +102,8 @@ def complaints(rows: dict[str, dict[str, Any]], defects: dict[str, Defect]) -> l
     said = []
     for name, row in rows.items():
         missed = [c for c in defects[name].clauses if c not in caught(row)]
+        crashes = {f["status"] for f in row["kills"].values() if f["status"].startswith("crashed")}
+        said += [f"{name}: the suite {crash}" for crash in crashes]
         if not caught(row):
             said.append(f"{name}: caught by no clause (named: {', '.join(defects[name].clauses)})")
         elif missed:
@@ -126,7 +133,7 @@ def table(rows: dict[str, dict[str, Any]], defects: dict[str, Defect]) -> Any:
     shown = Table("defect", "family", "clause", "examples", "seconds", "profile", title="Seeded defects")
     for name, row in rows.items():
         for clause, found in row["kills"].items():
-            if found["named"]:
+            if found["named"] and not found["status"].startswith("crashed"):
                 style = None if found["status"] in CAUGHT else "bold red"
                 words = (str(found["examples"]), f"{found['seconds']:.2f}", found["profile"])
                 shown.add_row(name, defects[name].family, clause, *words, style=style)

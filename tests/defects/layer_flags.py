@@ -85,22 +85,6 @@ class LayerIsCausalInCrossAttention(Layer):
         return super().attend(q, k, v, options)
 
 
-@defect(
-    "causal",
-    "B166 pytorch/pytorch#100709",
-    "causal.with_mask",
-    case="causal and a mask of keys",
-    place="mask_scores",
-)
-class LayerRefusesCausalWithPadding(Layer):
-    """A mask and the causal flag together raise, though both are documented."""
-
-    def attend(self, q, k, v, options):
-        if "mask" in options and options.get("causal"):
-            raise RuntimeError("Explicit attn_mask should not be set when is_causal=True")
-        return super().attend(q, k, v, options)
-
-
 @defect("error-handling", "B172 pytorch/pytorch#88669", "value.layer_plain", case="no biases", place="")
 class LayerNeedsBiases(Layer):
     """Without biases the call raises."""
@@ -115,8 +99,8 @@ class LayerNeedsBiases(Layer):
 class LayerReturnsNoWeights(Layer):
     """Asked for weights, the layer gives None."""
 
-    def forward(self, *args, return_weights=False, **options):
-        result = super().forward(*args, **options)
+    def forward(self, query, key=None, value=None, *, mask=None, causal=False, return_weights=False):
+        result = super().forward(query, key, value, mask=mask, causal=causal)
         return (result, None) if return_weights else result
 
 

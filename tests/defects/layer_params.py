@@ -58,9 +58,7 @@ class OutputProjectionTransposed(Layer):
         return merged @ self.W_o.weight + (0.0 if bias is None else bias)
 
 
-@defect(
-    "weights/params", "B157 pyg-team/pytorch_geometric#1642", "params.each_matters", "value.roles", case="any"
-)
+@defect("weights/params", "B157 pyg-team/pytorch_geometric#1642", "params.each_matters", case="any")
 class KeysProjectedByTheQueries(Layer):
     """Keys go through the queries' projection; that of the keys is dead."""
 
@@ -84,7 +82,6 @@ class KeysStartAsQueries(Layer):
     "weights/params",
     "B164 common learner error",
     "params.complete",
-    "value.layer_plain",
     case="any",
     place="",
     weights={
@@ -180,7 +177,6 @@ class OutputBiasAddedOncePerHead(Layer):
     "weights/params",
     "B013 Khaliladib11/Transformer-from-scratch#1",
     "params.each_matters",
-    "value.roles",
     case="d_k = d_v",
     place="project_values",
 )
@@ -195,7 +191,6 @@ class ValuesFromTheKeyProjection(Layer):
     "weights/params",
     "common learner error",
     "params.each_matters",
-    "value.roles",
     case="any",
     place="project_queries",
 )
@@ -367,6 +362,7 @@ class OutputProjectionFrozen(Layer):
     "params.sizes",
     case="heads=2",
     place="project_queries",
+    weights={f"W_{x}": f"W_{x}.weight" for x in "qkvo"} | {f"b_{x}": f"W_{x}.bias" for x in "qkvo"},
 )
 class HeadsOfFullWidth(Layer):
     """Every head is as wide as the model, and only its first part is used."""
@@ -379,22 +375,21 @@ class HeadsOfFullWidth(Layer):
         return self.W_q(x)[..., : self.d_model]
 
 
-@defect("weights/params", "common learner error", "params.round_trip", case="a bias", place="")
-class WeightsNormalisedWhenRead(Layer):
-    """Loading a state dict rescales what it loads."""
+@defect(
+    "weights/params",
+    "B157 pyg-team/pytorch_geometric#1642",
+    "params.round_trip",
+    "params.distinct",
+    case="any",
+    place="project_keys",
+)
+class QueriesAndKeysTied(Layer):
+    """Queries and keys share one projection, where their shapes agree."""
 
     def make(self, bias):
         super().make(bias)
-        self.W_q = _Rescaled(self.d_model, self.d_model, bias=bias)
-
-
-class _Rescaled(nn.Linear):
-    """Keeps its weight in bfloat16 steps."""
-
-    def forward(self, x):
-        with torch.no_grad():
-            self.weight.copy_(self.weight.to(torch.bfloat16))
-        return super().forward(x)
+        if self.kv_heads == self.heads:
+            self.W_k = self.W_q
 
 
 @defect(

@@ -99,7 +99,7 @@ class SequenceFirstInside(Layer):
     """Batch-first input meets a core that expects the sequence first: tokens attend across the batch."""
 
     def attend(self, q, k, v, options):
-        if q.shape != k.shape or options:
+        if q.shape != k.shape or "mask" in options or "bias" in options:
             return super().attend(q, k, v, options)
         mixed, weights = super().attend(*(t.transpose(0, 2) for t in (q, k, v)), options)
         return mixed.transpose(0, 2), weights
@@ -111,15 +111,6 @@ class HeadsAreSummed(Layer):
 
     def merge_heads(self, mixed):
         return super().merge_heads(mixed.mean(1, keepdim=True).expand_as(mixed))
-
-
-@defect("shape", "common learner error", "value.layer_plain", case="any", place="project_output")
-class ResidualInside(Layer):
-    """The input is added to the output."""
-
-    def forward(self, query, *args, **options):
-        result = super().forward(query, *args, **options)
-        return (result[0] + query, result[1]) if isinstance(result, tuple) else result + query
 
 
 @defect("shape", "common learner error", "value.layer_plain", case="any", place="project_queries")

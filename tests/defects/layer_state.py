@@ -131,7 +131,7 @@ class KeysAccumulate(Layer):
     past = None
 
     def attend(self, q, k, v, options):
-        if options or q.shape[2] != k.shape[2]:
+        if options.get("causal") or "mask" in options or q.shape[2] != k.shape[2]:
             return super().attend(q, k, v, options)
         before, self.past = self.past, (k.detach(), v.detach())
         if before is not None and before[0].shape[0] == k.shape[0]:

@@ -94,7 +94,6 @@ class MaskAddedAsNumber(Core):
     "mask",
     "common learner error",
     "mask.value",
-    "mask.irrelevant.finite",
     case="two keys, one masked",
     fingerprint="mask_multiplied",
 )
@@ -252,7 +251,7 @@ class MaskOfAnyHead(Core):
         return mask.any(1, keepdim=True) if mask.dim() == 4 else mask
 
 
-@defect("mask", "common learner error", "mask.broadcast", "mask.value", case="rank 2, q_len = kv_len")
+@defect("mask", "common learner error", "mask.rank_two", case="rank 2, q_len = kv_len")
 class RankTwoMaskTransposed(Core):
     """A mask of rank 2 is transposed where that fits."""
 

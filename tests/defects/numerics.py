@@ -294,7 +294,7 @@ class ReciprocalInHalf(Core):
         return powers * (1.0 / total).to(torch.bfloat16).to(powers.dtype)
 
 
-@defect("softmax-numerics", "common learner error", "value.shift", "value.low_logits", case="scores of -1e5")
+@defect("softmax-numerics", "common learner error", "value.low_logits", case="scores of -1e5")
 class LowScoresAreTakenForMasked(Core):
     """A score below -1e4 counts as masked."""
 

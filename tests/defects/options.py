@@ -28,7 +28,6 @@ class BiasSubtracted(Core):
     "window/softcap/bias",
     "common learner error",
     "bias.value",
-    "value.constant",
     case="a bias",
     place="add_bias",
 )

@@ -248,3 +248,44 @@ class Layer(nn.Module):
     def project_output(self, merged):
         """Mix the heads."""
         return self.W_o(merged)
+
+
+class Cached(Layer):
+    """A right layer with a cache: keys, values, and the position of each slot, -1 where it is empty."""
+
+    def forward(self, inputs, *, cache=None, window=None, lengths=None):
+        """Attend from the positions of this step to those of all steps so far."""
+        cache = self.empty(inputs) if cache is None else cache
+        new = self.positions(cache, inputs, lengths)
+        q = self.heads_first(self.split_heads(self.project_queries(inputs), self.heads))
+        k = self.heads_first(self.split_heads(self.project_keys(inputs), self.kv_heads))
+        v = self.heads_first(self.split_heads(self.project_values(inputs), self.kv_heads))
+        cache = self.extend(cache, k, v, new, window)
+        seen = self.allowed(new, cache[2], window, cache)
+        mixed = self.core(q, cache[0], cache[1], mask=seen[:, None])
+        return self.project_output(self.merge_heads(mixed)), self.keep(cache, window)
+
+    def empty(self, inputs):
+        """Return a cache without slots."""
+        nothing = inputs.new_zeros(inputs.shape[0], self.kv_heads, 0, self.d_k)
+        return nothing, nothing, torch.zeros(inputs.shape[0], 0, dtype=torch.long)
+
+    def positions(self, cache, inputs, lengths):
+        """Number the new tokens of each sample behind its old ones; -1 is padding."""
+        step = torch.arange(inputs.shape[1]).expand(inputs.shape[:2])
+        new = step + (cache[2].amax(1, keepdim=True) + 1 if cache[2].shape[1] else 0)
+        return new if lengths is None else torch.where(step < lengths[:, None], new, -1)
+
+    def extend(self, cache, key, value, new, window):
+        """Lay the new slots behind the old ones."""
+        return torch.cat([cache[0], key], 2), torch.cat([cache[1], value], 2), torch.cat([cache[2], new], 1)
+
+    def allowed(self, new, slots, window, cache):
+        """Say which slots each query sees: `batch q_len slots`."""
+        distance = slots[:, None, :] - new[:, :, None]
+        seen = (slots[:, None, :] >= 0) & (distance <= 0)
+        return seen if window is None or window[0] < 0 else seen & (distance >= -window[0])
+
+    def keep(self, cache, window):
+        """Return what the next step needs."""
+        return cache

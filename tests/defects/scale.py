@@ -127,7 +127,7 @@ class ScaleMadePositive(Core):
         return scores * abs(query.shape[-1] ** -0.5 if call.scale is None else call.scale)
 
 
-@defect("scale", "common learner error", "scale.explicit", "scale.moves_to_query", case="scale=2, d_k=4")
+@defect("scale", "common learner error", "scale.explicit", case="scale=2, d_k=4")
 class ScaleOnTopOfTheDefault(Core):
     """An explicit scale is multiplied onto the default one."""
 

@@ -234,9 +234,7 @@ class OneOutputHeadPerKeyHead(Core):
         return output if call.return_weights else output[:, : key.shape[1]]
 
 
-@defect(
-    "shape", "common learner error", "value.permute_heads", "value.plain", place="normalise", case="heads=2"
-)
+@defect("shape", "common learner error", "value.plain", place="normalise", case="heads=2")
 class HeadsAveraged(Core):
     """All heads mix by the mean of their weights."""
 

@@ -149,7 +149,6 @@ class LengthEqualsHeads(Core):
     "edge-size",
     "common learner error",
     "size.coincidence",
-    "size.widths",
     place="scores",
     case="kv_len = d_k",
 )
@@ -236,7 +235,7 @@ class OneKeyIsNotNormalised(Core):
         return torch.exp(scores) if scores.shape[-1] == 1 else super().normalise(scores, seen, call)
 
 
-@defect("edge-size", "common learner error", "value.plain", "size.one", place="scale_scores", case="batch=3")
+@defect("edge-size", "common learner error", "value.plain", place="scale_scores", case="batch=3")
 class BatchPastTwoUnwritten(Core):
     """Samples past the second keep what the buffer held: zeros."""
 

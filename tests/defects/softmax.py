@@ -83,9 +83,7 @@ class SoftmaxOverQueriesAndKeys(Core):
         return zero_dead_rows(scores.flatten(2)).view_as(scores)
 
 
-@defect(
-    "shape", "B010 FudanNLP/fastNLP#254", "value.plain", "value.permute_queries", case="q_len = kv_len = 2"
-)
+@defect("shape", "B010 FudanNLP/fastNLP#254", "value.plain", case="q_len = kv_len = 2")
 class SoftmaxOverQueriesWhenSquare(Core):
     """The softmax axis is chosen by its size, and the queries' comes first."""
 
@@ -142,6 +140,7 @@ class SigmoidForSoftmax(Core):
     "B204 huggingface/transformers#41083",
     "value.constant",
     "value.single_key",
+    "value.shift",
     case="one key, score 0: weight 1/2",
 )
 class SinkInTheDenominator(Core):
@@ -153,7 +152,7 @@ class SinkInTheDenominator(Core):
         return powers / (powers.sum(-1, keepdim=True) + torch.exp(-torch.as_tensor(top)))
 
 
-@defect("shape", "common learner error", "value.plain", "value.hull", case="two keys")
+@defect("shape", "common learner error", "value.plain", case="two keys")
 class SoftmaxTwice(Core):
     """The softmax is applied to weights again."""
 
@@ -179,7 +178,7 @@ class SmallWeightsDropped(Core):
         return weights.masked_fill(weights < 0.01, 0.0)
 
 
-@defect("shape", "common learner error", "value.plain", "value.uniform", case="nine keys")
+@defect("shape", "common learner error", "value.plain", case="nine keys")
 class OnlyTheTopKeys(Core):
     """Only the four largest scores take part."""
 

@@ -49,6 +49,21 @@ def check_survivors(subject, case):  # type: ignore[no-untyped-def]
             raise Violation(f"with dropout {rate} another share of the weights is dropped", got=share, expected=rate, allowed=margin)
 
 
+@check("dropout.on_weights", Recipe({**SMALL, "lengths": ((9, 9),), "causal": (False, True)}))
+def check_on_weights(subject, case):  # type: ignore[no-untyped-def]
+    """Values that hold the same numbers twice: dropped weights strike both copies alike, a dropped output does not."""
+    width = 2 * max(case.kv_len, case.d_k)
+    case = subject.space.fit(case.replace(d_k=width, d_v=width))
+    inputs = case.core_inputs()
+    half = inputs.value[..., : case.d_v // 2]
+    torch.manual_seed(case.seed)
+    output = subject.run(inputs.replace(value=torch.cat([half, half], -1)), dropout=0.5).output
+    judge.require_equal(
+        output[..., case.d_v // 2 :], output[..., : case.d_v // 2],
+        what="dropout strikes elements of the output, not weights",
+    )  # fmt: skip
+
+
 @check("dropout.random", Recipe({**SMALL, "lengths": ((12, 12),)}))
 def check_random(subject, case):  # type: ignore[no-untyped-def]
     """Another seed drops other weights; the same seed the same."""

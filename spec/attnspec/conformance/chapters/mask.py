@@ -48,6 +48,16 @@ def check_broadcast(subject, case):  # type: ignore[no-untyped-def]
     judge.require_within(got, exact.output, allowed, what=what, rows=judge.alive_rows(exact))
 
 
+@check("mask.rank_two", Recipe({"mask": ("random", "sparse"), "mask_axes": ("qk",), "values": ("normal",), "batch": (2, 3),
+                                "lengths": ((4, 4), (3, 5), (5, 5), (1, 6)), "causal": (False, True)}))  # fmt: skip
+def check_rank_two(subject, case):  # type: ignore[no-untyped-def]
+    """A matrix of queries and keys, without axes for samples and heads."""
+    if 2 not in subject.space.mask_ranks or not {"q", "k"} <= set(subject.space.mask_axes):
+        raise NotApplicable("it takes no mask of rank 2")
+    inputs = case.replace(mask_rank=2).core_inputs()
+    judge.judge_core(subject, inputs, what="a mask of rank 2 is not read as `q_len kv_len` for all samples and heads")
+
+
 @check("mask.all_true", Recipe({"mask": ("all",), "mask_axes": MASK_AXES, "causal": (False, True)}))
 def check_all_true(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
@@ -116,7 +126,7 @@ def check_irrelevant_nonfinite(subject, case):  # type: ignore[no-untyped-def]
 
 
 DEAD = {"mask": ("dead", "nothing"), "mask_axes": ("bhqk", "bqk", "qk", "bq", "hqk", "bk"),
-        "lengths": ((4, 4), (2, 3), (1, 1), (5, 33), (3, 130)), "values": ("normal", "offset", "scaled")}  # fmt: skip
+        "lengths": ((4, 4), (2, 3), (1, 1), (3, 1), (5, 33), (3, 130)), "values": ("normal", "offset", "scaled")}  # fmt: skip
 
 
 def _dead_rows(inputs):  # type: ignore[no-untyped-def]
@@ -190,14 +200,15 @@ def check_extremes(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     exact = oracle.core(inputs)
     hidden = _forbidden(case, exact)
-    query, key = torch.zeros_like(inputs.query), torch.zeros_like(inputs.key)
-    query[..., 0] = 64.0
-    steps = torch.randint(0, 4, key.shape[:3], generator=case.generator(9)).to(key.dtype)
-    level = torch.where(hidden[..., 0], 1.0, -1.0) * 2.0**24
-    key[..., 0] = (level + steps) / 64.0
     # Visible values nearly alike, hidden ones far off: a leak shows, rounding of such logits does not.
     value = torch.where(hidden, torch.full_like(inputs.value, -50.0), 3.0 + inputs.value.clamp(-3, 3) / 64.0)
-    judge.judge_core(
-        subject, inputs.replace(query=query, key=key, value=value),
-        what="with extreme logits the mask no longer decides (a finite fill value)",
-    )  # fmt: skip
+    # The scale is 1, so that the level is what the fill has to be below. At 2**24 rounding alone explains much.
+    for level in (2.0**17, 2.0**24):
+        query, key = torch.zeros_like(inputs.query), torch.zeros_like(inputs.key)
+        query[..., 0] = 64.0 * case.d_k**0.5
+        steps = torch.randint(0, 4, key.shape[:3], generator=case.generator(9)).to(key.dtype)
+        key[..., 0] = (torch.where(hidden[..., 0], level, -level) + steps) / 64.0
+        judge.judge_core(
+            subject, inputs.replace(query=query, key=key, value=value),
+            what="with extreme logits the mask no longer decides (a finite fill value)",
+        )  # fmt: skip

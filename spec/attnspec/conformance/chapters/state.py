@@ -224,6 +224,10 @@ def check_inference_mode(subject, case):  # type: ignore[no-untyped-def]
     with torch.inference_mode():
         judge.judge_core(subject, case.core_inputs(), what="in inference mode the output is wrong")
     judge.judge_core(subject, case.core_inputs(), what="after a call in inference mode the output is wrong")
+    inputs = case.core_inputs()
+    upstream = torch.ones(case.batch, case.heads, case.q_len, case.d_v, dtype=case.torch_dtype)
+    # A tensor that was made in inference mode and kept cannot be saved for a backward pass.
+    subject.gradients(inputs, upstream, wrt=("query", "key", "value"))
 
 
 @check("state.deepcopy", Recipe({"causal": (False, True)}), on="layer")
