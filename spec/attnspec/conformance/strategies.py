@@ -5,6 +5,7 @@ Products in the vocabulary (`heads = kv_heads * group`) are kept. What is drawn 
 seed; tensors are built from them, never element by element.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -36,12 +37,12 @@ def axis_sizes(draw: st.DrawFn, names: tuple[str, ...], *, largest: int = 9, blo
     """
     sizes: Sizes = dict(fixed or {})
     for product, factors in RELATIONS:
-        if product in names:
+        if product in sizes:
+            sizes.update(_split(draw, sizes[product], factors, sizes))
+        elif product in names:
             for factor in factors:
                 sizes.setdefault(factor, draw(st.integers(1, 4)))
-            sizes[product] = 1
-            for factor in factors:
-                sizes[product] *= sizes[factor]
+            sizes[product] = math.prod(sizes[factor] for factor in factors)
     least = {axis.name: axis.smallest for axis in AXES}
     for name in names:
         if name in sizes:
@@ -49,6 +50,20 @@ def axis_sizes(draw: st.DrawFn, names: tuple[str, ...], *, largest: int = 9, blo
         small = st.integers(max(1, least.get(name, 1)), largest)
         sizes[name] = draw(st.one_of(small, st.sampled_from(BLOCK_SIZES)) if blocks and name.endswith("len") else small)
     return sizes
+
+
+def _split(draw: st.DrawFn, product: int, factors: tuple[str, ...], given: Mapping[str, int]) -> Sizes:
+    """Draw the factors of a product that is given, those that are given too left as they are."""
+    found = {name: given[name] for name in factors if name in given}
+    open_ = [name for name in factors if name not in found]
+    rest = product // math.prod(found.values())
+    for name in open_[:-1]:
+        found[name] = draw(st.sampled_from([n for n in range(1, rest + 1) if rest % n == 0]))
+        rest //= found[name]
+    found.update(dict.fromkeys(open_[-1:], rest))
+    if math.prod(found.values()) != product:
+        raise ValueError(f"axis_sizes: the factors {', '.join(factors)} must multiply to {product}; got {found}")
+    return found
 
 
 def tensor_of(argument: Argument, sizes: Mapping[str, int], *, values: str, layout: str, generator: Generator, dtype: torch.dtype) -> Tensor:

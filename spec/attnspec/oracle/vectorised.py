@@ -58,7 +58,7 @@ def core(inputs: CoreInputs) -> CoreResult:
     if inputs.softcap is not None:
         logits = run(stages.cap_scores, logits, softcap=inputs.softcap)
     if inputs.bias is not None:
-        logits = run(stages.add_bias, logits, inputs.bias)
+        logits = run(stages.add_bias, logits, inputs.bias[(None,) * (4 - inputs.bias.dim())])
     left, right = inputs.extent
     seen = checked(stages.visible_positions)(inputs.query, key, offset=inputs.offset, left=left, right=right)
     visible = seen.expand_as(logits) if inputs.mask is None else (seen & inputs.mask).expand_as(logits)
