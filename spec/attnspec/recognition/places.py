@@ -60,7 +60,19 @@ def candidate_places(module: nn.Module, sizes: Mapping[str, int]) -> list[Places
         module: Constructed with `sizes`, whose values all differ.
         sizes: `d_model`, `heads`, `kv_heads`, `d_k`, `d_v`.
     """
-    return _readings(held_tensors(module), sizes)
+    readings = _readings(held_tensors(module), sizes)
+    return [places for places in readings if _as_linear_stores(module, places)] or readings
+
+
+def _as_linear_stores(module: nn.Module, places: Places) -> bool:
+    """Return whether no weight of an `nn.Linear` is read as `in out`: it stores `out in`, and another use is a mistake."""
+    modules = dict(module.named_modules())
+    for name, place in places.items():
+        path, _, axes = (part.strip() for part in place.partition(":"))
+        owner = modules.get(path.removesuffix(".weight")) if path.endswith(".weight") else None
+        if name.startswith("W_") and type(owner) is nn.Linear and axes and axes.startswith("d_model") != (name == "W_o"):
+            return False
+    return True
 
 
 def unnamed_places(module: nn.Module, sizes: Mapping[str, int], *, limit: int = 240) -> list[Places]:

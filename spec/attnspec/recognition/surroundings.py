@@ -214,7 +214,9 @@ def decide_dropout(probe: Probe, run: Any) -> None:
     if probe.declaration.tap is None and not torch.equal(whole[0], inner[0]) and torch.equal(whole[2], inner[2]):
         probe.declare(tap=tap)
         probe.find("adds", f"dropout on the output; the attention is read at {tap}, before it", "probed", "tap=none")
-    if torch.equal(inner[0], inner[1]) and torch.equal(whole[2], inner[2]):
+    acts_elsewhere = not torch.equal(whole[0], whole[1])
+    # Where dropout acts nowhere at all it was forgotten: that is for the clauses to say.
+    if acts_elsewhere and torch.equal(inner[0], inner[1]) and torch.equal(whole[2], inner[2]):
         probe.drop("dropout", "no dropout acts on its attention weights")
 
 
