@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
-from ._errors import NameClashError, UnknownNameError
+from ._errors import NameClashError, TargetError, UnknownNameError
 
 ContractName = Literal["core", "layer", "cached"]
 ENTRY_POINT_GROUP = "attnspec.implementations"
@@ -107,6 +107,24 @@ def built_in(name: str) -> Implementation:
     return record
 
 
+def from_entry_point(point: EntryPoint) -> Implementation:
+    """Load what another package registers.
+
+    Raises:
+        TargetError: If it does not import, or is not an `Implementation` record.
+    """
+    where = f"implementation {point.name!r}, entry point {point.value}"
+    try:
+        record = point.load()
+    except Exception as error:
+        first = str(error).strip().split("\n")[0]
+        raise TargetError(f"{where}: it does not import: {type(error).__name__}: {first}") from error
+    if not isinstance(record, Implementation):
+        kind = type(record).__name__
+        raise TargetError(f"{where}: it must be an attnspec.Implementation record; got {kind}")
+    return record
+
+
 def registry() -> Registry:
     """Return the built-in catalogue together with every installed package's entry points.
 
@@ -118,5 +136,5 @@ def registry() -> Registry:
         found.add(name, f"{BUILT_IN}.{name}", lambda name=name: built_in(name))
     for point in entry_points(group=ENTRY_POINT_GROUP):
         distribution = point.dist.name if point.dist is not None else "an unnamed distribution"
-        found.add(point.name, f"{point.value} ({distribution})", point.load)
+        found.add(point.name, f"{point.value} ({distribution})", lambda point=point: from_entry_point(point))
     return found

@@ -5,7 +5,7 @@ from rich.table import Table
 from . import _terminal as terminal
 from ._axes import AXES
 from ._clauses import clauses
-from ._errors import UnknownNameError
+from ._errors import TargetError, UnknownNameError
 from ._registry import registry
 
 
@@ -22,11 +22,11 @@ def show(what: str) -> None:
         out.print(terminal.clause_page(book[what]))
     elif any(c.name == what for c in book.chapters):
         chapter = next(c for c in book.chapters if c.name == what)
-        out.print(f"[bold]{chapter.title}[/bold]  {chapter.about}")
+        out.print(terminal.title(chapter.title, chapter.about))
         out.print(terminal.clause_list(chapter.clauses))
     elif what in registry():
         record = registry().get(what)
-        out.print(f"[bold]{record.name}[/bold]  {record.contract}\n{record.summary}\n{record.idea}\n{record.location}")
+        out.print(terminal.title(record.name, f"{record.contract}\n{record.summary}\n{record.idea}\n{record.location}"))
     else:
         everything = [*book, *(c.name for c in book.chapters), *registry(), "stages", "axes"]
         first = str(UnknownNameError("clause, chapter, implementation or table", what, everything)).split("\n", 1)[0]
@@ -38,7 +38,8 @@ def show_list(what: str) -> None:
     out = terminal.console()
     if what == "clauses":
         for chapter in clauses().chapters:
-            out.print(f"\n[bold]{chapter.title}[/bold]  {chapter.about}")
+            out.print()
+            out.print(terminal.title(chapter.title, chapter.about))
             out.print(terminal.clause_list(chapter.clauses))
     elif what == "stages":
         from . import stages
@@ -56,5 +57,9 @@ def show_list(what: str) -> None:
     else:
         known = registry()
         for name in known:
-            record = known.get(name)
-            out.print(f"{name:<24} {record.contract:<7} {record.summary}")
+            try:
+                record = known.get(name)
+            except TargetError as error:
+                out.print(f"{name:<24} {'-':<7} {error}")
+            else:
+                out.print(f"{name:<24} {record.contract:<7} {record.summary}")

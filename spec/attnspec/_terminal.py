@@ -21,10 +21,10 @@ MANY = 12
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console; colours appear on a terminal only, and lines are not folded into a pipe."""
+    """Return a console; colours appear on a terminal only, lines are not folded into a pipe, brackets are brackets."""
     stream = sys.stderr if stderr else sys.stdout
     piped = not stream.isatty()
-    return Console(stderr=stderr, highlight=False, soft_wrap=piped, width=WIDE if piped and "COLUMNS" not in os.environ else None)
+    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=piped, width=WIDE if piped and "COLUMNS" not in os.environ else None)
 
 
 def progress(out: Console) -> Progress:
@@ -127,6 +127,11 @@ def _cell(count: tuple[int, int] | None) -> Text:
     if count is None:
         return Text("–", style="dim")
     return Text(f"{count[0]}/{count[1]}" if count[0] != count[1] else str(count[1]), style="green" if count[0] == count[1] else "red")
+
+
+def title(name: str, about: str) -> RenderableType:
+    """Return a name and, behind it, what it is about."""
+    return Text.assemble((name, "bold"), f"  {about}")
 
 
 def clause_page(clause: Clause) -> RenderableType:

@@ -87,11 +87,18 @@ class Declaration:
     deviations: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse a value that is not among the choices."""
+        """Refuse a value that is not among the choices, and an expression that Python cannot read."""
         for name, choices in CHOICES.items():
             value = getattr(self, name)
             if value is not None and value not in choices:
                 raise DeclarationError(f"declaration: {name} must be one of {', '.join(choices)}; got {value!r}")
+        for dtype in self.dtypes or ():
+            if dtype not in DTYPES:
+                raise UnknownNameError("dtype", str(dtype), DTYPES)
+        for name in EXPRESSIONS:
+            value = getattr(self, name)
+            if value is not None:
+                _require_expression(name, value)
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed."""
@@ -151,6 +158,8 @@ class Declaration:
         return cls.from_mapping(given, where="--declare")
 
 
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+EXPRESSIONS = ("new", "call", "output", "returned_weights")
 _TABLES = ("arguments", "weights", "unsupported", "deviations", "sizes", "neutral")
 _NUMBERS = {"sizes": int, "neutral": float}
 
@@ -163,11 +172,22 @@ def _number(name: str, value: Any, kind: type, where: str) -> Any:
         raise DeclarationError(f"{where}: {name} must be {wanted}; got {value!r}") from None
 
 
+def _require_expression(name: str, text: str) -> None:
+    try:
+        compile(text, f"<declared {name}>", "eval")
+    except (SyntaxError, ValueError) as error:
+        said = getattr(error, "msg", None) or error
+        raise DeclarationError(f"declaration: {name} must be one Python expression; got {text!r} ({said})") from None
+
+
 def _convert(name: str, value: Any, where: str) -> Any:
     if name == "max_len":
         return _number(name, value, int, where)
     if name in ("dtypes", "bypass"):
-        return tuple(value.replace(",", " ").split()) if isinstance(value, str) else tuple(value)
+        words = value.replace(",", " ").split() if isinstance(value, str) else value
+        if not isinstance(words, list | tuple):
+            raise DeclarationError(f"{where}: {name} must be a list of names; got {value!r}")
+        return tuple(words)
     if not isinstance(value, str):
         raise DeclarationError(f"{where}: {name} must be text; got {value!r}")
     return value
@@ -180,7 +200,7 @@ def read_declarations(folder: Path) -> dict[str, Declaration]:
     `[tool.attnspec.declare."FILE:OBJECT"]`.
 
     Raises:
-        DeclarationError: If a file is not valid TOML.
+        DeclarationError: If a file is not valid TOML, or holds something else where a table belongs.
     """
     found: dict[str, Declaration] = {}
     for name, path in (("pyproject.toml", ("tool", "attnspec", "declare")), ("attnspec.toml", ("declare",))):
@@ -192,7 +212,11 @@ def read_declarations(folder: Path) -> dict[str, Declaration]:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise DeclarationError(f"{file}: not valid TOML: {error}") from None
         for key in path:
-            table = table.get(key, {})
+            table = table.get(key, {}) if isinstance(table, Mapping) else table
+        if not isinstance(table, Mapping):
+            raise DeclarationError(f"{name}: {'.'.join(path)} must be a table of targets; got {table!r}")
         for target, given in table.items():
+            if not isinstance(given, Mapping):
+                raise DeclarationError(f'{name}: write [{".".join(path)}."{target}"] and the keys below it; got {given!r}')
             found[target] = Declaration.from_mapping(given, where=f"{name} [{target}]")
     return found

@@ -13,7 +13,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from ._errors import ShapeError
+from ._errors import ShapeError, UnknownNameError
 
 FusedLayout = Literal["stacked", "interleaved"]
 MATRICES = ("W_q", "W_k", "W_v", "W_o")
@@ -47,7 +47,7 @@ class LayerWeights:
 
     def __post_init__(self) -> None:
         """Refuse sizes that no layer can have."""
-        if self.kv_heads < 1 or self.heads % self.kv_heads:
+        if self.heads < 1 or self.kv_heads < 1 or self.heads % self.kv_heads:
             raise ShapeError(
                 f"LayerWeights: kv_heads must divide heads; got kv_heads={self.kv_heads}, heads={self.heads}"
             )
@@ -142,12 +142,14 @@ class LayerWeights:
                 "LayerWeights.fused: needs kv_heads = heads and d_v = d_k;"
                 f" got kv_heads={self.kv_heads}, heads={self.heads}, d_k={self.d_k}, d_v={self.d_v}"
             )
-        return self._fuse(("W_q", "W_k", "W_v"), layout), (
-            self._fuse(("b_q", "b_k", "b_v"), layout) if self.b_q is not None else None
-        )
+        matrices, biases = [self.W_q, self.W_k, self.W_v], [self.b_q, self.b_k, self.b_v]
+        if all(bias is None for bias in biases):
+            return self._fuse(matrices, layout), None
+        # One that is left out, as Whisper's of the keys, is a bias of zeros.
+        filled = [m.new_zeros(m.shape[0]) if b is None else b for m, b in zip(matrices, biases, strict=True)]
+        return self._fuse(matrices, layout), self._fuse(filled, layout)
 
-    def _fuse(self, names: tuple[str, str, str], layout: FusedLayout) -> Tensor:
-        parts = [getattr(self, name) for name in names]
+    def _fuse(self, parts: list[Tensor], layout: FusedLayout) -> Tensor:
         if layout == "stacked":
             return torch.cat(parts)
         return torch.stack([part.unflatten(0, (self.heads, -1)) for part in parts], dim=1).flatten(0, 2)
@@ -173,7 +175,14 @@ class LayerWeights:
 
     @classmethod
     def from_mapping(cls, tensors: Mapping[str, Tensor], *, heads: int, kv_heads: int | None = None) -> Self:
-        """Build from tensors under their canonical names, as a safetensors file holds them."""
+        """Build from tensors under their canonical names, as a safetensors file holds them.
+
+        Raises:
+            UnknownNameError: If one of the four matrices is not there, naming it and what is there.
+        """
+        for name in MATRICES:
+            if name not in tensors:
+                raise UnknownNameError("tensor", name, tensors)
         known = {name: tensors[name] for name in (*MATRICES, *BIASES) if name in tensors}
         return cls(**known, heads=heads, kv_heads=heads if kv_heads is None else kv_heads)  # type: ignore[arg-type]
 
