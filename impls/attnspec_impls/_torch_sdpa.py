@@ -6,6 +6,7 @@ Where torch's own answer differs, the call is prepared or its result mended:
   row cleared afterwards;
 - causal with two lengths: torch stands query 0 at key 0, the contract the last query at the last key;
 - a mask together with `is_causal`: torch refuses it or, by backend, takes it;
+- causal with a factor that is not positive: the fused CPU kernel returns NaN;
 - a row whose scores are all NaN: the fused CPU kernel returns zeros.
 """
 
@@ -49,7 +50,9 @@ def torch_attention(
         )
         return output, weights if return_weights else None
     # The one causal case in which torch and the contract mean the same; the kernel then skips half the work.
-    if causal and mask is None and bias is None and window is None and q_len == kv_len:
+    # The CPU kernel forbids before it scales, so that a factor of zero or less makes NaN of what it forbade.
+    upright = scale is None or scale > 0
+    if causal and mask is None and bias is None and window is None and q_len == kv_len and upright:
         square, visible = True, None
     else:
         square, visible = False, visible_keys(query, key, mask=mask, causal=causal, window=window)
@@ -95,7 +98,8 @@ def _nan_of_rows(
     """
     lost = key.amax(-1).isnan().repeat_interleave(query.shape[1] // key.shape[1], dim=1)
     if visible is not None:
-        only = visible.float() @ (~lost).float()[..., None] == 0
+        seen = visible.expand(*visible.shape[:-1], key.shape[-2])
+        only = seen.float() @ (~lost).float()[..., None] == 0
     elif causal:
         only = lost.cummin(-1).values[..., None]
     else:
