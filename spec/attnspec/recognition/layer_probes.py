@@ -20,7 +20,7 @@ from . import documented
 from .core_probes import OPTIONS, hides_future, settle_alignment
 from .experiments import Probe, attempt, is_refusal, moved, rows_changed, seen_layer
 from .masks import decide_masks
-from .names import CALL_CONSTANTS, CALL_NAMES, NEUTRAL_ARGUMENTS, NEW_NAMES, match_names, parameters_of
+from .names import CALL_CONSTANTS, CALL_NAMES, COS, NEUTRAL_ARGUMENTS, NEW_NAMES, match_names, parameters_of
 from .surroundings import decide_dropout, decide_weights
 
 BASE = Case(batch=2, heads=3, kv_heads=3, q_len=4, kv_len=4, d_k=6, d_v=6, seed=17, dtype="float32")
@@ -118,6 +118,7 @@ def _call_form(probe: Probe, module: nn.Module) -> None:
         from .recognise import names_in_call
 
         probe.declare(arguments=names_in_call(declared.call))
+        probe.set(even_widths=any(word in declared.call for word in ("d_k // 2", COS)))
         return
     arguments = {**match_names(parameters, CALL_NAMES), **declared.arguments}
     if "query" not in arguments:

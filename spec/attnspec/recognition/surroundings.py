@@ -148,8 +148,9 @@ def _positions(module: nn.Module) -> dict[str, float]:
 def _tell(probe: Probe, run: Any, module: nn.Module, case: Case) -> None:
     """Say what the block adds to the attention inside, and what was therefore not checked."""
     declared = probe.declaration
-    if declared.neutral and not probe.stated.neutral:
+    if declared.neutral:
         probe.set(even_widths=True)
+    if declared.neutral and not probe.stated.neutral:
         probe.find("adds", f"positions ({', '.join(declared.neutral)}), undone by filling them; the positions themselves are not checked", "probed", "neutral.<path>=0")
     if declared.bypass and not probe.stated.bypass:
         probe.find("adds", f"norms ({', '.join(declared.bypass)}), taken out; the norms themselves are not checked", "probed", "bypass=<path>")

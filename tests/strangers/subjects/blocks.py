@@ -58,8 +58,8 @@ class PostNorm(nn.Module):
         return output, weights
 
 
-class Residual(Small):
-    """A residual, and not a word about it: a block or a bug."""
+class Plus(Small):
+    """What goes in is added to what comes out, and nothing says why: a block or a bug."""
 
     def forward(self, x, mask=None):
         return self.inner(x, mask) + x

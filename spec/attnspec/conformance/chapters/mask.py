@@ -138,7 +138,7 @@ def _dead_rows(inputs):  # type: ignore[no-untyped-def]
 def check_dead_row(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     _, dead = _dead_rows(inputs)
-    got = subject.run(inputs).output
+    got = subject.run(inputs).output.detach()
     judge.require_shape(got, (case.batch, case.heads, case.q_len, case.d_v))
     wrong = dead[..., None] & ~(got == 0)
     if bool(wrong.any()):

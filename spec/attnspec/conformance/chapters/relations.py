@@ -149,6 +149,17 @@ def check_all_true(subject, case):  # type: ignore[no-untyped-def]
     twin.require(twin.run(twin.inputs), twin.run(twin.inputs.replace(mask=None)), what=what)
 
 
+@check("mask.value", Recipe({**SMALL, "mask": ("padding", "left_padding"), "mask_axes": ("bk",), "causal": (False,)}), on="layer")
+def check_two_masks(subject, case):  # type: ignore[no-untyped-def]
+    """A mask over positions and one over keys, each in its own argument: both hold."""
+    if not {"mask", "padding"} <= set(subject.declaration.arguments) or not subject.space.has("mask_q"):
+        raise NotApplicable("it takes one mask")
+    inputs = subject.layer_inputs(case)
+    rows, columns = torch.arange(case.q_len)[:, None], torch.arange(inputs.key_input.shape[1])[None, :]
+    both = inputs.mask.expand(case.batch, 1, case.q_len, columns.shape[1]) & ((columns - rows) % 3 != 1)
+    judge.judge_layer(subject, inputs.replace(mask=both), what="two masks together do not mean both")
+
+
 @check("mask.polarity", Recipe({**SMALL, "mask": ("padding", "single"), "mask_axes": ("bk", "bqk"), "causal": (False,)}), on="layer")
 def check_polarity(subject, case):  # type: ignore[no-untyped-def]
     """A position that everybody may look at, changed: somebody's output follows."""
