@@ -1,17 +1,20 @@
 """From a failure to its cause: the known mistake it equals, the line, and a script that reproduces it."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from .._clauses import Clause
+from .._clauses import Clause, Level
 from .._table import STAGES
+from ..fingerprints import Match, explains, identify, match_exception
+from ..trace import Departure
+from ..trace.target import departure_line, departure_of
 from .cases import Case
 from .failures import NotApplicable, SubjectError
 from .layer_subject import LayerSubject
 from .results import ClauseResult, Failure
-from .script import write_script
+from .script import LastCall, write_script
 
 
 def diagnose(clause: Clause, result: ClauseResult, recognition: Any, *, scripts: str | None) -> ClauseResult:
@@ -28,70 +31,76 @@ def diagnose(clause: Clause, result: ClauseResult, recognition: Any, *, scripts:
     if failure.raised is not None:
         failure = _explain_exception(failure)
     else:
-        failure = replace(failure, **_cause(failure, recognition))
+        failure = _name_cause(clause, failure, recognition)
     if failure.fix is None and clause.hint:
         failure = replace(failure, fix=clause.hint)
     return replace(result, failure=failure)
 
 
 def _explain_exception(failure: Failure) -> Failure:
-    try:
-        from ..fingerprints import match_exception
-    except ImportError:
-        return failure
-
     found = match_exception(failure.raised or "", failure.what, failure.where or "")
     return failure if found is None else replace(failure, looks_like=found[0], fix=found[1])
 
 
-_CAUSES: WeakKeyDictionary[Any, dict[str, dict[str, Any]]] = WeakKeyDictionary()
+@dataclass(frozen=True)
+class Cause:
+    """What is known of calls with the same options: the mistake that their outputs equal, and where the code departs."""
+
+    match: Match | None
+    departure: Departure | None
 
 
-def _cause(failure: Failure, recognition: Any) -> dict[str, Any]:
-    """Return the known mistake and the line; failures whose cases use the same options are asked about once."""
-    known = _CAUSES.setdefault(recognition.subject, {})
+# Chapters about something else than the numbers of one call: no reference output can name their mistakes.
+OTHER_MATTERS = ("refusal", "state", "determinism", "params", "layout")
+_CAUSES: WeakKeyDictionary[Any, dict[str, Cause]] = WeakKeyDictionary()
+
+
+def _name_cause(clause: Clause, failure: Failure, recognition: Any) -> Failure:
+    """Return the failure with the known mistake and the line, where they explain this very failure."""
     case = _case(failure)
-    options = (case.mask, case.mask_rank, case.bias, case.window, case.softcap, case.scale)
-    key = repr([option is None for option in options] + [case.causal, case.kv_heads == case.heads, case.sources, case.layout, case.dtype])
+    trouble = LastCall.trouble
+    inputs = getattr(trouble, "inputs", None)
+    if inputs is None and (clause.level == Level.SHOULD or clause.chapter in OTHER_MATTERS):
+        return failure
+    try:
+        cause = _cause(case, recognition)
+        match = cause.match
+        if match is not None and not _explains(match, trouble, inputs, recognition):
+            return failure
+    except Exception:  # a diagnosis meets the user's code in any state; the failure stands without it
+        return failure
+    if match is not None:
+        found = match.fingerprint
+        failure = replace(failure, looks_like=f"{found.name}: {found.sentence}", fix=found.fix)
+    if cause.departure is None:
+        return failure
+    stage = STAGES.get(cause.departure.stage)
+    return replace(failure, where=departure_line(cause.departure), kin=stage.clauses if stage is not None else ())
+
+
+def _cause(case: Case, recognition: Any) -> Cause:
+    """Name the mistake and find the line; cases with the same options are asked about once."""
+    known = _CAUSES.setdefault(recognition.subject, {})
+    given = [getattr(case, name) is None for name in ("mask", "bias", "window", "softcap", "scale")]
+    key = repr([*given, case.mask_rank, case.causal, case.kv_heads == case.heads, case.sources, case.layout, case.dtype])
     if key not in known:
         try:
-            found = _find_line(_name_mistake(failure, recognition), recognition)
-        except Exception:  # a diagnosis meets the user's code in any state; the failure stands without it
-            found = failure
-        known[key] = {"looks_like": found.looks_like, "fix": found.fix, "where": found.where, "kin": found.kin}
+            match = identify(recognition.subject, case, layer=isinstance(recognition.subject, LayerSubject))
+        except (SubjectError, NotApplicable):
+            match = None
+        known[key] = Cause(match, departure_of(recognition, case))
     return known[key]
+
+
+def _explains(match: Match, trouble: Any, inputs: Any, recognition: Any) -> bool:
+    """Return whether a mistake gives the very output that failed, where that can be told."""
+    if inputs is None or trouble.wrong is None or not match.fingerprint.applies_to(inputs):
+        return True
+    return explains(match.fingerprint, inputs, trouble.wrong, recognition.subject.precision)
 
 
 def _case(failure: Failure) -> Case:
     return Case(**{**failure.structure, "window": _pair(failure.structure.get("window"))})
-
-
-def _find_line(failure: Failure, recognition: Any) -> Failure:
-    """Say at which line the code first departs from the contract, where a trace shows it."""
-    from ..trace.target import departure_line, departure_of
-
-    departure = departure_of(recognition, _case(failure))
-    if departure is None:
-        return failure
-    stage = STAGES.get(departure.stage)
-    return replace(failure, where=departure_line(departure), kin=stage.clauses if stage is not None else ())
-
-
-def _name_mistake(failure: Failure, recognition: Any) -> Failure:
-    try:
-        from ..fingerprints import identify
-    except ImportError:
-        return failure
-
-    subject = recognition.subject
-    try:
-        match = identify(subject, _case(failure), layer=isinstance(subject, LayerSubject))
-    except (SubjectError, NotApplicable):
-        return failure
-    if match is None:
-        return failure
-    found = match.fingerprint
-    return replace(failure, looks_like=f"{found.name}: {found.sentence}", fix=found.fix)
 
 
 def _pair(value: Any) -> tuple[int, int] | None:

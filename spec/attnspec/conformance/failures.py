@@ -1,7 +1,11 @@
 """What can go wrong when other people's code is called, as results rather than crashes."""
 
+import os
+import sysconfig
 import traceback
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
@@ -10,7 +14,7 @@ from torch import Tensor
 from .._errors import UnsupportedFeatureError
 
 # Frames of these are machinery; the user's own line lies outside them.
-_MACHINERY = ("torch", "attnspec", "jaxtyping", "beartype", "einops", "hypothesis", "importlib")
+_MACHINERY = ("torch", "attnspec", "jaxtyping", "beartype", "einops", "hypothesis")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +29,27 @@ class Place:
         return f"{Path(self.file).name}:{self.line}  {self.text}"
 
 
+@cache
+def machinery() -> tuple[str, ...]:
+    """Return the folders whose files are never the user's own: the libraries between, and Python's."""
+    folders = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
+    for name in _MACHINERY:
+        found = find_spec(name)
+        folders += list(found.submodule_search_locations or ()) if found is not None else []
+    return tuple(dict.fromkeys(os.path.join(os.path.abspath(folder), "") for folder in folders))
+
+
 def is_machinery(filename: str) -> bool:
     """Return whether a file belongs to torch, to attnspec or to a library between them and the user."""
     if filename.startswith("<"):
         return True
-    parts = Path(filename).parts
-    if "attnspec_impls" in parts:
-        return False
-    return any(part in _MACHINERY for part in parts)
+    path = os.path.abspath(filename)
+    for folder in machinery():
+        inside = path.removeprefix(folder)
+        # Packages are installed below the folder of the standard library.
+        if inside != path and Path(inside).parts[0] not in ("site-packages", "dist-packages"):
+            return True
+    return False
 
 
 def user_place(trace: TracebackType | None) -> Place | None:
@@ -75,6 +92,7 @@ class Violation(Exception):
         index: Of the worst element.
         ratio: Error over allowed error.
         wrong: The whole wrong tensor, for naming the mistake; never reported.
+        inputs: What it was computed from, where that is one call; never reported.
     """
 
     def __init__(
@@ -84,6 +102,7 @@ class Violation(Exception):
         super().__init__(what)
         self.what, self.got, self.expected, self.allowed = what, got, expected, allowed
         self.index, self.ratio, self.wrong = index, ratio, wrong
+        self.inputs: object = None
 
 
 class NotApplicable(Exception):

@@ -1,5 +1,7 @@
 """Holding a result against the exact one: outside the computed bound is a violation, inside is not."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -97,11 +99,22 @@ def exact_core(subject: Any, inputs: CoreInputs) -> tuple[Any, Tensor]:
     return exact, core_bound(inputs, exact, roundoffs_for(subject, inputs.query.dtype))
 
 
+@contextmanager
+def about(inputs: CoreInputs | LayerInputs) -> Iterator[None]:
+    """Note on a violation which inputs it is about."""
+    try:
+        yield
+    except Violation as violation:
+        violation.inputs = inputs
+        raise
+
+
 def judge_core(subject: Any, inputs: CoreInputs, *, what: str = "the output differs from the exact result") -> Tensor:
     """Run a core and hold its output against the oracle; return the output."""
     outcome = subject.run(inputs)
     exact, allowed = exact_core(subject, inputs)
-    require_within(outcome.output, exact.output, allowed, what=what, rows=alive_rows(exact))
+    with about(inputs):
+        require_within(outcome.output, exact.output, allowed, what=what, rows=alive_rows(exact))
     found: Tensor = outcome.output
     return found
 
@@ -113,7 +126,8 @@ def judge_layer(
     outcome = layer.run(inputs) if layer is not None else subject.run_layer(inputs)
     exact = oracle.layer(inputs)
     allowed = layer_bound(inputs, exact, roundoffs_for(subject, inputs.query.dtype))
-    require_within(outcome.output, exact.output, allowed, what=what, rows=alive_rows(exact))
+    with about(inputs):
+        require_within(outcome.output, exact.output, allowed, what=what, rows=alive_rows(exact))
     found: Tensor = outcome.output
     return found
 

@@ -15,6 +15,7 @@ from .layer_subject import LayerSubject
 from .profiles import Profile
 from .recipes import below
 from .results import ClauseResult, Failure
+from .script import LastCall
 from .space import Space
 
 Trouble = Violation | SubjectError
@@ -70,6 +71,7 @@ def run_clause(clause: Clause, recognition: Any, profile: Profile, *, start: int
             examples += count
             if trouble is not None:
                 case, error = trouble
+                LastCall.trouble = error
                 return ClauseResult(
                     clause.name, "failed", examples=examples, seconds=time.perf_counter() - began,
                     worst=max(worst, default=0.0), failure=describe(error, case),

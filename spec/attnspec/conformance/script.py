@@ -19,6 +19,7 @@ class LastCall:
 
     function: Any = None
     again: Callable[[], Any] | None = None
+    trouble: Exception | None = None
     given: dict[str, Any] = {}  # noqa: RUF012 - replaced as a whole at each call
     state: dict[str, Tensor] | None = None
     given_sizes: dict[str, Any] = {}  # noqa: RUF012 - likewise

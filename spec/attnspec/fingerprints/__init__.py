@@ -7,6 +7,7 @@ differ from the right ones. `match_exception` does the same for what the code ra
 from .bank import BANK
 from .exceptions import match_exception
 from .identify import identify
+from .observe import explains
 from .record import Fingerprint, Match
 
-__all__ = ["BANK", "Fingerprint", "Match", "identify", "match_exception"]
+__all__ = ["BANK", "Fingerprint", "Match", "explains", "identify", "match_exception"]

@@ -13,7 +13,7 @@ from ..conformance.bound import core_bound
 from ..conformance.bound_layer import layer_bound
 from ..conformance.cases import Case
 from ..conformance.failures import NotApplicable, SubjectError
-from ..precision import unit_roundoff
+from ..precision import Precision, unit_roundoff
 from .record import Fingerprint
 
 # A wrong reference is conditioned like the right one, not exactly as it: so much wider is its bound.
@@ -33,6 +33,7 @@ class Observation:
         allowed: The largest error of a right element.
         unit: Unit roundoff of the output.
         same_dtype: Whether the output has the dtype of the query.
+        written: Whether the call wrote into what it was given.
     """
 
     inputs: CoreInputs | LayerInputs
@@ -41,6 +42,7 @@ class Observation:
     allowed: float
     unit: float
     same_dtype: bool
+    written: bool
 
     def near(self, reference: Tensor) -> float:
         """Return how far an output may be from a reference and still be it."""
@@ -60,6 +62,9 @@ class Observation:
         reference = self.reference(found)
         if reference is None:
             return not self.wrong
+        # Where most of an output is free, the rest proves little.
+        if not found.literal and 4 * int(reference.isnan().sum()) > 3 * reference.numel():
+            return False
         return agree(self.got, reference, self.near(reference), literal=found.literal)
 
     def shows(self, found: Fingerprint) -> bool:
@@ -103,9 +108,7 @@ def agree(got: Tensor, reference: Tensor, near: float, *, literal: bool) -> bool
     same = gap | (got == reference)
     if literal:
         return bool((same | (got.isnan() & reference.isnan())).all())
-    free = reference.isnan()
-    # Where most of an output is free, the rest proves little.
-    return bool((same | free).all()) and 4 * int(free.sum()) <= 3 * free.numel()
+    return bool((same | reference.isnan()).all())
 
 
 class Observer:
@@ -144,27 +147,49 @@ class Observer:
 
     def _observe(self, case: Case) -> Observation | None:
         inputs = self.inputs(case)
+        # Held before the call: code that writes into its inputs must not move what it is held against.
+        wide = copied(inputs)
         got = self.call(inputs)
         roundoffs = self.subject.precision.at(inputs.query.dtype)
-        if isinstance(inputs, LayerInputs):
-            layer = oracle.layer(inputs)
-            right, bound = layer.output, layer_bound(inputs, layer, roundoffs)
-        else:
-            core = oracle.core(inputs)
-            right, bound = core.output, core_bound(inputs, core, roundoffs)
-        if got is None or got.shape != right.shape or not right.numel():
+        if got is None or not got.numel() or tuple(got.shape) != _shape(wide):
             return None
+        if isinstance(wide, LayerInputs):
+            layer = oracle.layer(wide)
+            right, bound = layer.output, layer_bound(wide, layer, roundoffs)
+        else:
+            core = oracle.core(wide)
+            right, bound = core.output, core_bound(wide, core, roundoffs)
         return Observation(
-            inputs.to(torch.float64), got.double(), right, float(bound.max()), roundoffs.output,
-            got.dtype == inputs.query.dtype,
+            wide, got.double(), right, float(bound.max()), roundoffs.output, got.dtype == inputs.query.dtype,
+            any(not torch.equal(t.double(), wide.tensors()[name].double()) for name, t in inputs.tensors().items()),
         )  # fmt: skip
 
     def repeats(self, case: Case) -> bool:
         """Return whether two equal calls give equal outputs."""
         fitted = self.subject.space.fit(case)
-        inputs = self.inputs(fitted)
-        first, second = self.call(inputs), self.call(inputs)
+        first, second = self.call(self.inputs(fitted)), self.call(self.inputs(fitted))
         return first is None or second is None or torch.equal(first.nan_to_num(), second.nan_to_num())
+
+
+def explains(found: Fingerprint, inputs: CoreInputs | LayerInputs, got: Tensor, precision: Precision) -> bool:
+    """Return whether a mistake gives an output that was seen for some inputs; where it cannot be made, it does not."""
+    roundoffs = precision.at(inputs.query.dtype)
+    wide = copied(inputs)
+    if isinstance(wide, LayerInputs):
+        layer = oracle.layer(wide)
+        right, bound = layer.output, layer_bound(wide, layer, roundoffs)
+    else:
+        core = oracle.core(wide)
+        right, bound = core.output, core_bound(wide, core, roundoffs)
+    if got.shape != right.shape or not got.numel():
+        return False
+    seen = Observation(wide, got.double(), right, float(bound.nan_to_num().max()), roundoffs.output, True, False)
+    return seen.reference(found) is not None and seen.explained(found)
+
+
+def copied(inputs: Any) -> Any:
+    """Return float64 inputs that share no memory with those given."""
+    return inputs.map_tensors(lambda _, t: t.clone()).to(torch.float64)
 
 
 def wrong_ones(seen: Iterable[Observation | None]) -> list[Observation]:

@@ -39,6 +39,10 @@ class Fingerprint:
     literal: bool = False
     special_of: str | None = None
 
+    def applies_to(self, inputs: CoreInputs | LayerInputs) -> bool:
+        """Return whether the mistake can be made on such inputs."""
+        return (self.layer if isinstance(inputs, LayerInputs) else self.core) is not None
+
 
 @dataclass(frozen=True)
 class Match:
