@@ -17,7 +17,7 @@ def _weights(subject, inputs):  # type: ignore[no-untyped-def]
     weights = subject.run(inputs, want_weights=True).weights
     if weights is None:
         raise SubjectError("returned", "no weights, though they were asked for")
-    return weights
+    return weights.detach()
 
 
 @check("weights.shape", Recipe(FORMS))
