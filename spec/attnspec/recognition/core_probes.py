@@ -222,22 +222,30 @@ def settle_alignment(probe: Probe, seen: Tensor) -> None:
 
 
 def _together(probe: Probe, run: _Runner) -> None:
-    """Are a mask and the causal flag refused together? Which kernel runs may depend on sizes, so several are tried."""
-    if probe.space.causal != "flag" or not probe.space.has("mask"):
+    """Are a mask or a bias and the causal flag refused together? Which kernel runs may depend on sizes, so several are tried."""
+    if probe.space.causal != "flag":
         return
+    for option, structure in (("mask", "random"), ("bias", "hqk")):
+        error = _refused_with_causal(probe, run, {option: structure}) if probe.space.has(option) else None
+        if error is not None:
+            probe.set(apart=(*probe.space.apart, (option, "causal")))
+            probe.absent[f"{option} with causal"] = f"{option} and causal together are refused: {error}"
+            probe.find(option, f"refused together with causal: {error}", "probed")
+
+
+def _refused_with_causal(probe: Probe, run: _Runner, option: dict[str, str]) -> Any:
     shapes = {"": {}, "cross": {"kv_len": 7}, "value_width": {"d_v": 7}, "grouped": {"heads": 4, "kv_heads": 2}}
     for feature, changes in shapes.items():
         if feature and not probe.space.has(feature):
             continue
         for leaf in (False, True):
-            inputs = run.case(mask="random", causal=True, **changes).core_inputs()
+            inputs = run.case(causal=True, **option, **changes).core_inputs()
             inputs = inputs.replace(query=inputs.query.requires_grad_(leaf))
             _, error = attempt(lambda inputs=inputs: run(inputs))
-            if error is not None and not isinstance(error, NotApplicable) and is_refusal(error, probe.declaration.arguments.get("causal", "causal")):
-                probe.set(apart=(*probe.space.apart, ("mask", "causal")))
-                probe.absent["mask with causal"] = f"a mask and causal together are refused: {error}"
-                probe.find("mask", f"refused together with causal: {error}", "probed")
-                return
+            named = probe.declaration.arguments.get("causal", "causal")
+            if error is not None and not isinstance(error, NotApplicable) and is_refusal(error, named):
+                return error
+    return None
 
 
 def hugging_face_call(function: Any, parameters: Mapping[str, Any]) -> str | None:

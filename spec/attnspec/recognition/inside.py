@@ -47,15 +47,20 @@ def find_attention(target: Target, declared: Declaration | None = None) -> tuple
     for path, inner in candidates.items():
         within = [p for p in candidates if p != path and p.startswith(f"{path}." if path else "")]
         if within:
-            left[path] = f"it holds {within[0]}, which is attention itself"
+            if _is_named(inner):
+                left[path] = f"it holds {within[0]}, which is attention itself"
             continue
         shapes = tuple((name, tuple(p.shape)) for name, p in inner.named_parameters())
         kinds.setdefault((type(inner), shapes), Kind(inner)).paths.append(path)
     for path, inner in model.named_modules():
-        named = "attn" in type(inner).__name__.lower() or "attention" in type(inner).__name__.lower()
-        if named and path not in candidates and path not in left and not any(p == path or p.startswith(f"{path}.") for p in candidates):
+        if _is_named(inner) and path not in candidates and path not in left and not any(p == path or p.startswith(f"{path}.") for p in candidates):
             left[path] = "no query, key and value projections were found in it"
     return list(kinds.values()), left
+
+
+def _is_named(module: nn.Module) -> bool:
+    name = type(module).__name__.lower()
+    return "attn" in name or "attention" in name
 
 
 def make_model(target: Target, declared: Declaration) -> nn.Module:
@@ -117,7 +122,7 @@ def check_inside(text: str, declared: Declaration, words: Namespace) -> int:
             out.print(f"not checked  {kind.name}: {error}")
             continue
         reports.append(report)
-        out.print(f"[bold]{kind.name}[/bold]")
+        out.print(f"\n{kind.name}")
         _print_report(report, out, quiet=words.quiet, many=False)
     _write_reports(words, reports) if reports else None
     return max([2 if failed else 0, *(r.status for r in reports)])
