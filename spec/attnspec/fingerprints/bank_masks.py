@@ -120,6 +120,14 @@ def _dead_only(block) -> WrongCore:  # type: ignore[no-untyped-def]
 
 
 
+def _mean_of_seen(x: CoreInputs) -> Tensor | None:
+    """Give a dead row the mean of V, in code that drops the values of keys that nobody sees."""
+    seen = sight(x).expand(*x.query.shape[:3], x.key.shape[2]).any(-2)[..., None]
+    group = x.query.shape[1] // x.key.shape[1]
+    value = x.value.repeat_interleave(group, 1).masked_fill(~seen, 0.0)
+    return _dead_only(lambda x, s: torch.zeros_like(s))(x.replace(key=x.key.repeat_interleave(group, 1), value=value))
+
+
 def _shifted(x: CoreInputs, scores: Tensor) -> Tensor:
     """Add a fill value that is small enough to leave some digits of the scores, in float32."""
     low = torch.where(sight(x), 0.0, -1e4).float()
@@ -251,6 +259,11 @@ MASKS = (
     Fingerprint(
         "dead_row.finite_fill", "finite_fill: a finite fill value (such as -1e9) makes a row that sees nothing the mean of V",
         _DEAD, "mask", _dead_only(lambda x, s: torch.zeros_like(s)),
+    ),
+    Fingerprint(
+        "dead_row.finite_fill_of_seen",
+        "finite_fill: a finite fill value (such as -1e9) makes a row that sees nothing the mean of the V that others see",
+        _DEAD, "mask", _mean_of_seen, special_of="dead_row.finite_fill",
     ),
     Fingerprint(
         "dead_row.finite_fill_of_mask",

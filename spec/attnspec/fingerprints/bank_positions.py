@@ -206,6 +206,10 @@ POSITIONS = (
         "window", _extent(lambda left, right: (max(left, 0), max(right, 0))),
     ),
     Fingerprint(
+        "window.zero_as_none", "a window distance of 0 is taken for unbounded", "compare with None or -1, not with `if left`",
+        "window", _extent(lambda left, right: (left or -1, right or -1)),
+    ),
+    Fingerprint(
         "window.ignored_with_mask", "the window is ignored as soon as a mask is given", "combine both: visible = mask & window_mask",
         "window mask", lambda x: None if x.window is None or x.mask is None else attend(x.replace(window=None)),
         special_of="window.ignored",

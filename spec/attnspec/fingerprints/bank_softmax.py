@@ -142,6 +142,17 @@ def _blocks() -> list[Fingerprint]:
     return found
 
 
+def _stored(dtype: torch.dtype, *, scores: bool) -> WrongCore:
+    """Hold scores or weights in a half type."""
+
+    def keep(tensor: Tensor) -> Tensor:
+        return tensor.float().to(dtype).double()
+
+    if scores:
+        return lambda x: attend(x, logits=lambda x, raw: keep(logits(x, raw)))
+    return _over(lambda s: keep(s.softmax(-1)))
+
+
 _KEYS = "scores.softmax(dim=-1), the axis of the keys"
 
 SOFTMAX = (
@@ -207,6 +218,13 @@ SOFTMAX = (
         "softmax.overflow_divided_last", "the maximum is not subtracted before the exponential, so large scores overflow",
         "(scores - scores.amax(-1, keepdim=True)).exp(), or scores.softmax(-1)", "", _divide_last, literal=True,
         special_of="softmax.overflow",
+    ),
+    *(
+        Fingerprint(
+            f"precision.{what}_{name}", f"the {what} are held in {name}, whatever comes in", "keep the dtype of the query, or float32", "",
+            _stored(dtype, scores=what == "scores"),
+        )
+        for what in ("scores", "weights") for name, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16))
     ),
     Fingerprint(
         "tail.last_key", "the last key is dropped", "let the keys run to kv_len, not to kv_len - 1", "",

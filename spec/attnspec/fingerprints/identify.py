@@ -1,6 +1,7 @@
 """Which known mistake is it? Named only where it explains every output, on several inputs."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,8 +15,15 @@ from .record import Fingerprint, Match
 from .variants import Plan, plans, richer, telling, without_one
 
 _ENOUGH = 3
+_FEATURES = {
+    "bias": "a bias", "softcap": "a softcap", "window": "a window", "scale": "an explicit scale", "mask": "a mask",
+    "causal": "causal", "kv_heads": "grouped heads",
+}  # fmt: skip
 _NAMES = {f.name: f for f in BANK}
 
+WRITTEN = Fingerprint(
+    "state.input_written", "an input is changed in place", "x = x * scale instead of x *= scale, masked_fill instead of masked_fill_"
+)  # fmt: skip
 RANDOM = Fingerprint(
     "output.random", "two equal calls give different outputs: dropout outside of training, or memory that was never written",
     "F.dropout(weights, p, training=self.training); fill buffers before they are read",
@@ -88,9 +96,11 @@ def _best(observe: Observer, plan: Plan, case: Case, earlier: Sequence[Observati
 
 
 def _observe(observe: Observer, cases: Sequence[Case]) -> list[Observation]:
-    """Return what the cases give, until enough of it is wrong."""
+    """Return what the cases give, until enough of it is wrong, or half of it is right throughout."""
     found: list[Observation] = []
-    for case in cases:
+    for number, case in enumerate(cases):
+        if number >= _ENOUGH and not wrong_ones(found):
+            break
         seen = observe(case)
         if seen is not None:
             found.append(seen)
@@ -124,7 +134,32 @@ def _explain(observe: Observer, plan: Plan, case: Case, earlier: Sequence[Observ
     if len(candidates) > 1:
         candidates = _narrow(observe, plan, case, candidates)
     chosen = _most_general(candidates)
-    return None if chosen is None else Match(chosen, sum(o.shows(chosen) for o in seen))
+    if chosen is None or _contradicted(observe, plan, case, chosen):
+        return None
+    count = sum(o.shows(chosen) for o in seen)
+    only = _conditions(observe, plan, case, chosen)
+    return Match(replace(chosen, sentence=f"{chosen.sentence}, but only together with {only}") if only else chosen, count)
+
+
+def _conditions(observe: Observer, plan: Plan, case: Case, chosen: Fingerprint) -> str:
+    """Return the features without which the code is right although the mistake would show."""
+    words = []
+    for smaller in without_one(case, observe.subject.space):
+        seen = [o for v in plan(smaller)[:2] if (o := observe(v)) is not None]
+        if seen and not any(o.wrong for o in seen) and all(o.shows(chosen) for o in seen):
+            words += [word for name, word in _FEATURES.items() if getattr(smaller, name) != getattr(case, name)]
+    return " and ".join(words)
+
+
+def _contradicted(observe: Observer, plan: Plan, case: Case, chosen: Fingerprint) -> bool:
+    """Return whether a mistake with blocks is belied by another length."""
+    if not chosen.name.startswith(("tail.", "online.")):
+        return False
+    for extra in telling(plan(case)[0], observe.subject.space):
+        seen = observe(extra)
+        if seen is not None and not seen.wrong and seen.shows(chosen):
+            return True
+    return False
 
 
 def _narrow(observe: Observer, plan: Plan, case: Case, candidates: list[Fingerprint]) -> list[Fingerprint]:
@@ -169,6 +204,8 @@ def _behaviour(observe: Observer, case: Case) -> Match | None:
     subject = observe.subject
     variants = [v.replace(dtype=case.dtype) for v in next(plans(case, subject.space))(case)[:2]]
     seen = [o for v in variants if (o := observe(v)) is not None]
+    if len(seen) == 2 and all(o.written for o in seen):
+        return Match(WRITTEN, len(seen))
     if len(seen) == 2 and not any(o.same_dtype or o.wrong for o in seen):
         return Match(DTYPE, len(seen))
     if not isinstance(subject, LayerSubject) or not subject.space.has("dropout"):

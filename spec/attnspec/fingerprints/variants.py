@@ -50,7 +50,19 @@ def _generic(case: Case) -> list[Case]:
                 d_v=d_v, mask=_mask(case), values="normal", layout="contiguous", seed=101 + number,
             )
         )  # fmt: skip
-    return found
+    return [_all_seen(v) for v in found]
+
+
+def _all_seen(case: Case) -> Case:
+    """Take a seed with which every key is seen by some query: right code may drop the values of others."""
+    if case.mask is None or "q" not in case.mask_axes:
+        return case
+    for attempt in range(20):
+        seeded = case.replace(seed=case.seed + 10 * attempt)
+        mask = seeded.core_inputs().mask
+        if mask is not None and bool(mask.any(-2).all()):
+            return seeded
+    return case
 
 
 def plans(case: Case, space: Space) -> Iterator[Plan]:
@@ -93,6 +105,8 @@ def richer(case: Case, space: Space) -> Iterator[Case]:
     if case.mask is None:
         found += [{"mask": "random", "mask_axes": axes, "mask_rank": 4} for axes in ("bhqk", "bk")]
         found.append({"mask": "dead", "mask_axes": "bhqk", "mask_rank": 4})
+    elif case.mask in ALIVE:
+        found.append({"mask": "dead"})
     if not case.causal:
         found.append({"causal": True})
     if case.kv_heads == case.heads and space.has("grouped"):
