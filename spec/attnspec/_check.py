@@ -64,7 +64,7 @@ def check_implementation(
     folder = None if scripts is None else str(scripts)
     sessions: list[Any]
     if isolation == "process" and text is not None:
-        settings = {"profile_name": profile, "seed": seed, "device": device, "scripts": folder, "limit": limit}
+        settings: dict[str, Any] = {"profile_name": profile, "seed": seed, "device": device, "scripts": folder, "limit": limit}
         sessions = [ProcessSession(text, declared, **settings) for _ in range(max(1, jobs))]
     else:
         here = target if isinstance(target, str) else as_target(target)
@@ -78,7 +78,7 @@ def check_implementation(
         for session in sessions:
             if isinstance(session, ProcessSession):
                 session.close()
-    name = target if isinstance(target, str) else (text or getattr(target, "__qualname__", type(target).__name__))
+    name: str = target if isinstance(target, str) else (text or getattr(target, "__qualname__", type(target).__name__))
     return Report(
         target=name, recognised=found, results=results, profile=profile, seed=seed, device=device,
         seconds=time.perf_counter() - began,

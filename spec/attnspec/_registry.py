@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
@@ -133,8 +134,8 @@ def registry() -> Registry:
     """
     found = Registry()
     for name in import_module(BUILT_IN).CATALOGUE:
-        found.add(name, f"{BUILT_IN}.{name}", lambda name=name: built_in(name))
+        found.add(name, f"{BUILT_IN}.{name}", partial(built_in, name))
     for point in entry_points(group=ENTRY_POINT_GROUP):
         distribution = point.dist.name if point.dist is not None else "an unnamed distribution"
-        found.add(point.name, f"{point.value} ({distribution})", lambda point=point: from_entry_point(point))
+        found.add(point.name, f"{point.value} ({distribution})", partial(from_entry_point, point))
     return found

@@ -42,10 +42,8 @@ def show_list(what: str) -> None:
             out.print(terminal.title(chapter.title, chapter.about))
             out.print(terminal.clause_list(chapter.clauses))
     elif what == "stages":
-        from . import stages
-        from ._table import STAGES
+        from .stages import STAGES
 
-        assert stages
         out.print(terminal.stage_table(STAGES.values()))
     elif what == "axes":
         table = Table(box=None, pad_edge=False)

@@ -91,7 +91,9 @@ class Declaration:
         for name, choices in CHOICES.items():
             value = getattr(self, name)
             if value is not None and value not in choices:
-                raise DeclarationError(f"declaration: {name} must be one of {', '.join(choices)}; got {value!r}")
+                raise DeclarationError(
+                    f"declaration: {name} must be one of {', '.join(choices)}; got {value!r}"
+                )
         for dtype in self.dtypes or ():
             if dtype not in DTYPES:
                 raise UnknownNameError("dtype", str(dtype), DTYPES)
@@ -109,7 +111,9 @@ class Declaration:
         merged: dict[str, Any] = {}
         for f in fields(self):
             mine, theirs = getattr(self, f.name), getattr(other, f.name)
-            merged[f.name] = {**theirs, **mine} if isinstance(theirs, Mapping) else (theirs if mine is None else mine)
+            merged[f.name] = (
+                {**theirs, **mine} if isinstance(theirs, Mapping) else (theirs if mine is None else mine)
+            )
         return Declaration(**merged)
 
     def as_dict(self) -> dict[str, Any]:
@@ -129,7 +133,7 @@ class Declaration:
             UnknownNameError: If a key is not a field; the message suggests the nearest.
             DeclarationError: If a value does not fit its field.
         """
-        tables = {f.name for f in fields(cls) if f.default_factory is not None and f.name in _TABLES}
+        tables = set(_TABLES)
         collected: dict[str, Any] = {}
         for key, value in given.items():
             name, _, inner = key.partition(".")
@@ -138,7 +142,9 @@ class Declaration:
             if name in tables:
                 entry = {inner: value} if inner else value
                 if not isinstance(entry, Mapping):
-                    raise DeclarationError(f"{where}: {name} is a table; write {name}.<key>=<value>, got {key}={value}")
+                    raise DeclarationError(
+                        f"{where}: {name} is a table; write {name}.<key>=<value>, got {key}={value}"
+                    )
                 if name in _NUMBERS:
                     entry = {k: _number(f"{name}.{k}", v, _NUMBERS[name], where) for k, v in entry.items()}
                 collected.setdefault(name, {}).update(entry)
@@ -177,7 +183,9 @@ def _require_expression(name: str, text: str) -> None:
         compile(text, f"<declared {name}>", "eval")
     except (SyntaxError, ValueError) as error:
         said = getattr(error, "msg", None) or error
-        raise DeclarationError(f"declaration: {name} must be one Python expression; got {text!r} ({said})") from None
+        raise DeclarationError(
+            f"declaration: {name} must be one Python expression; got {text!r} ({said})"
+        ) from None
 
 
 def _convert(name: str, value: Any, where: str) -> Any:
@@ -217,6 +225,8 @@ def read_declarations(folder: Path) -> dict[str, Declaration]:
             raise DeclarationError(f"{name}: {'.'.join(path)} must be a table of targets; got {table!r}")
         for target, given in table.items():
             if not isinstance(given, Mapping):
-                raise DeclarationError(f'{name}: write [{".".join(path)}."{target}"] and the keys below it; got {given!r}')
+                raise DeclarationError(
+                    f'{name}: write [{".".join(path)}."{target}"] and the keys below it; got {given!r}'
+                )
             found[target] = Declaration.from_mapping(given, where=f"{name} [{target}]")
     return found

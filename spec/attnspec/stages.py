@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, arange, nn, ones, tanh, where, zeros_like
 from torch.nn.functional import linear
 
+from ._table import STAGES as STAGES
 from ._table import stage
 
 
@@ -209,7 +210,7 @@ def visible_positions(
         allowed = allowed & (distance >= -left)
     if right >= 0:
         allowed = allowed & (distance <= right)
-    return allowed  # type: ignore[no-any-return]
+    return allowed
 
 
 @stage("mask", optional=True, formula=r"S_{bhij} \leftarrow -\infty \text{ where the mask forbids}")

@@ -123,7 +123,7 @@ class LayerWeights:
         drawn = {f"W_{x}": draw(rows[x], columns[x], factor=columns[x] ** -0.5) for x in rows}
         if bias:
             drawn |= {f"b_{x}": draw(rows[x], factor=0.5) for x in rows}
-        return cls(**drawn, heads=heads, kv_heads=kv_heads)  # type: ignore[arg-type]
+        return cls(**drawn, heads=heads, kv_heads=kv_heads)
 
     def fused(self, layout: FusedLayout) -> tuple[Tensor, Tensor | None]:
         """Return the query, key and value projections as one matrix and one bias.
@@ -184,7 +184,7 @@ class LayerWeights:
             if name not in tensors:
                 raise UnknownNameError("tensor", name, tensors)
         known = {name: tensors[name] for name in (*MATRICES, *BIASES) if name in tensors}
-        return cls(**known, heads=heads, kv_heads=heads if kv_heads is None else kv_heads)  # type: ignore[arg-type]
+        return cls(**known, heads=heads, kv_heads=heads if kv_heads is None else kv_heads)
 
 
 def split_fused(tensor: Tensor, *, heads: int, layout: FusedLayout) -> tuple[Tensor, Tensor, Tensor]:

@@ -37,8 +37,8 @@ def alive_rows(exact: Any) -> Tensor:
     Rows that see nothing have clauses of their own; judging them elsewhere would fail every clause for one reason.
     """
     if hasattr(exact, "core"):
-        return exact.core.visible.any(-1).all(1)[..., None]  # type: ignore[no-any-return]
-    return exact.visible.any(-1, keepdim=True)  # type: ignore[no-any-return]
+        return exact.core.visible.any(-1).all(1)[..., None]
+    return exact.visible.any(-1, keepdim=True)
 
 
 def require_within(got: Tensor, exact: Tensor, allowed: Tensor, *, what: str, rows: Tensor | None = None) -> float:

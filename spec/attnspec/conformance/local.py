@@ -104,7 +104,7 @@ class LocalSession:
     def call(self, what: str) -> Any:
         """Return something that only a process with the target in it can tell."""
         if what == "declaration":
-            from ..recognition import as_toml  # type: ignore[attr-defined]
+            from ..recognition import as_toml
 
             return as_toml(self.recognition)
         raise ValueError(f"no such call: {what}")

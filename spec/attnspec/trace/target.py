@@ -67,7 +67,7 @@ def trace_recognised(
 def _run(recognition: Any, sizes: Mapping[str, int], fields: dict[str, Any]) -> Run | None:
     subject, space = recognition.subject, recognition.space
     dtype = "float64" if "float64" in space.dtypes else space.dtypes[0]
-    known = {k: v for k, v in sizes.items() if k in ("batch", "heads", "kv_heads", "q_len", "kv_len", "d_k", "d_v")}
+    known: dict[str, Any] = {k: v for k, v in sizes.items() if k in ("batch", "heads", "kv_heads", "q_len", "kv_len", "d_k", "d_v")}
     case = space.fit(Case(**known, dtype=dtype, seed=5, **{k: v for k, v in fields.items() if v is not None}))
     if case is None:
         return None

@@ -104,7 +104,8 @@ def _layer_gradients(subject, case):  # type: ignore[no-untyped-def]
     result = oracle.layer(wide.replace(**leaves, weights=wide.weights.replace(**params)))
     exact = torch.autograd.grad(result.output, [*leaves.values(), *params.values()], upstream.double(), allow_unused=True)
     allowed = layer_gradient_bounds(inputs, oracle.layer(inputs), upstream, judge.roundoffs_for(subject, inputs.query.dtype))
-    together = {n: torch.zeros_like(leaf) if g is None else g for (n, leaf), g in zip({**leaves, **params}.items(), exact, strict=True)}
+    filled = (leaf.new_zeros(leaf.shape) if g is None else g for leaf, g in zip((*leaves.values(), *params.values()), exact, strict=True))  # type: ignore[redundant-expr]
+    together = dict(zip((*leaves, *params), filled, strict=True))
     return found, together, allowed
 
 

@@ -70,5 +70,5 @@ def judge_gradients(subject, inputs, upstream, found):  # type: ignore[no-untype
     exact = torch.autograd.grad(result.output, list(leaves.values()), upstream.double(), allow_unused=True)
     allowed = core_gradient_bounds(inputs, oracle.core(inputs), upstream, judge.roundoffs_for(subject, inputs.query.dtype))
     for (name, leaf), gradient in zip(leaves.items(), exact, strict=True):
-        gradient = torch.zeros_like(leaf) if gradient is None else gradient
+        gradient = torch.zeros_like(leaf) if gradient is None else gradient  # type: ignore[redundant-expr]
         judge.require_within(found[name], gradient, allowed[name], what=f"the gradient of the {name} differs from the exact one")

@@ -6,6 +6,7 @@ from ... import oracle
 from .. import judge
 from ..bound import core_bound
 from ..check import check
+from ..failures import Violation
 from ..recipes import GENERAL, SCALES, SMALL_WIDTHS, Recipe
 from ..tensors import ALIVE, REVEALING
 
@@ -200,7 +201,7 @@ def check_nan_visible(subject, case):  # type: ignore[no-untyped-def]
     lost = seen & ~got[..., 0].isnan()
     if bool(lost.any()):
         index = (*(int(i) for i in lost.nonzero()[0]), 0)
-        raise judge.Violation(
+        raise Violation(
             "a NaN in a value that the query sees does not come out", got=float(got[index]), expected=float("nan"), index=index
         )
 
