@@ -56,8 +56,8 @@ def check_implementation(
 
     find_profile(profile)
     declared = declaration if isinstance(declaration, Declaration) else Declaration.from_mapping(declaration or {})
-    for name in declared.deviations:
-        clauses()[name]
+    for deviation in declared.deviations:
+        clauses()[deviation]
     chosen = select(clause)
     began = time.perf_counter()
     text = target if isinstance(target, str) else locate(target)
