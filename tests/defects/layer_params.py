@@ -360,19 +360,20 @@ class OutputProjectionFrozen(Layer):
     "weights/params",
     "B012 rasbt/LLMs-from-scratch#67",
     "params.sizes",
-    case="heads=2",
+    case="heads=6, d_k=2",
     place="project_queries",
-    weights={f"W_{x}": f"W_{x}.weight" for x in "qkvo"} | {f"b_{x}": f"W_{x}.bias" for x in "qkvo"},
 )
-class HeadsOfFullWidth(Layer):
-    """Every head is as wide as the model, and only its first part is used."""
+class HeadsAtLeastFourWide(Layer):
+    """A head is never narrower than four: narrow heads get more rows than `d_model / heads`."""
 
     def make(self, bias):
-        super().make(bias)
-        self.W_q = nn.Linear(self.d_model, self.d_model * self.heads, bias=bias)
-
-    def project_queries(self, x):
-        return self.W_q(x)[..., : self.d_model]
+        self.d_k = max(self.d_k, 4)
+        width, narrow = self.heads * self.d_k, self.kv_heads * self.d_k
+        self.W_q, self.W_o = (
+            nn.Linear(self.d_model, width, bias=bias),
+            nn.Linear(width, self.d_model, bias=bias),
+        )
+        self.W_k, self.W_v = (nn.Linear(self.d_model, narrow, bias=bias) for _ in range(2))
 
 
 @defect(

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings, target
 
 from .._clauses import Clause
+from .._errors import DeclarationError
 from .cases import Case
 from .check import Check, checks
 from .failures import NotApplicable, SubjectError, Violation
@@ -98,6 +99,14 @@ def bindings(clause: Clause, recognition: Any) -> Iterator[tuple[Check, Any]]:
             yield check, recognition.subject.core_view()
 
 
+def _run(check: Check, subject: Any, case: Case) -> None:
+    """Run a check on a case; parameters whose shapes do not follow the sizes are the code's failure, not the suite's."""
+    try:
+        check.function(subject, case)
+    except DeclarationError as error:
+        raise SubjectError("parameters", str(error)) from error
+
+
 def run_check(check: Check, subject: Any, profile: Profile, *, start: int) -> tuple[int, tuple[Case, Trouble] | None, str]:
     """Run one check and return how many cases ran, the smallest trouble, and why none applied."""
     deadline = time.perf_counter() + profile.seconds * check.effort
@@ -107,7 +116,7 @@ def run_check(check: Check, subject: Any, profile: Profile, *, start: int) -> tu
         if number >= 3 and time.perf_counter() > deadline:
             break
         try:
-            check.function(subject, case)
+            _run(check, subject, case)
             count += 1
         except NotApplicable as reason:
             why = why or str(reason)
@@ -140,7 +149,7 @@ def _random(check: Check, subject: Any, profile: Profile, *, start: int, deadlin
         if time.perf_counter() > deadline or last:
             return
         try:
-            check.function(subject, case)
+            _run(check, subject, case)
             count += 1
             if profile.name == "thorough" and WORST.get():
                 target(min(WORST.get()[-1], 1e6))
@@ -180,7 +189,7 @@ def shrink(check: Check, subject: Any, case: Case, trouble: Trouble, profile: Pr
         if fitted is None or not check.recipe.keep(fitted):
             return
         try:
-            check.function(subject, fitted)
+            _run(check, subject, fitted)
         except NotApplicable:
             return
         except (Violation, SubjectError) as found:
@@ -204,7 +213,7 @@ def shrink(check: Check, subject: Any, case: Case, trouble: Trouble, profile: Pr
 def replay(check: Check, subject: Any, case: Case, trouble: Trouble) -> tuple[Case, Trouble]:
     """Run the smallest case once more, so that the latest call is the failing one; return what it gives now."""
     try:
-        check.function(subject, case)
+        _run(check, subject, case)
     except NotApplicable:
         pass
     except (Violation, SubjectError) as again:

@@ -149,6 +149,13 @@ def check_dead_row(subject, case):  # type: ignore[no-untyped-def]
         )  # fmt: skip
 
 
+@check("mask.dead_row.zero", Recipe({"mask": ("dead",), "mask_axes": ("bqk", "qk", "bhqk"), "lengths": ((3, 1), (4, 1), (5, 2)),
+                                     "batch": (1, 2)}), effort=0.4)  # fmt: skip
+def check_dead_row_of_few_keys(subject, case):  # type: ignore[no-untyped-def]
+    """With one key or two, hidden from some queries and shown to others."""
+    check_dead_row(subject, case)
+
+
 @check("mask.dead_row.neighbours", Recipe({**DEAD, "mask": ("dead",), "causal": (False, True)}))
 def check_neighbours(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
