@@ -181,8 +181,8 @@ def _convert(words: argparse.Namespace) -> int:
 
 
 def _add_bench(commands: Any) -> None:
-    c = _command(commands, "bench", "time implementations that pass, as ratios within one run", _bench, add_help=False)
-    c.add_argument("rest", nargs=argparse.REMAINDER)
+    c = _command(commands, "bench", "time implementations that pass, as ratios within one run", _bench, add_help=False, prefix_chars="\0")
+    c.add_argument("rest", nargs="*")  # options too: the benchmark has a parser of its own
 
 
 def _bench(words: argparse.Namespace) -> int:
