@@ -36,14 +36,14 @@ def machinery() -> tuple[str, ...]:
     for name in _MACHINERY:
         found = find_spec(name)
         folders += list(found.submodule_search_locations or ()) if found is not None else []
-    return tuple(dict.fromkeys(os.path.join(os.path.abspath(folder), "") for folder in folders))
+    return tuple(dict.fromkeys(f"{Path(folder).absolute()}{os.sep}" for folder in folders))
 
 
 def is_machinery(filename: str) -> bool:
     """Return whether a file belongs to torch, to attnspec or to a library between them and the user."""
     if filename.startswith("<"):
         return True
-    path = os.path.abspath(filename)
+    path = str(Path(filename).absolute())
     for folder in machinery():
         inside = path.removeprefix(folder)
         # Packages are installed below the folder of the standard library.

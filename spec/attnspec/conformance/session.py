@@ -9,6 +9,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from .._errors import AttnspecError, SelfTestError, TargetError, UnknownNameError
@@ -68,6 +70,7 @@ class ProcessSession:
         try:
             self._start()
         except WorkerDied as death:
+            self._worker = None
             raise TargetError(f"{self._order['target']}: while it was loaded and tried, {death.how}{death.trail}") from None
         assert self.recognised is not None
         return self.recognised
@@ -108,7 +111,7 @@ class ProcessSession:
     def _start(self) -> None:
         self._worker = _Worker()
         self._worker.send(self._order)
-        answer = self._worker.wait("recognised", START_LIMIT if self.recognised is None else self._limit + 60)
+        answer = self._worker.wait("recognised", START_LIMIT if self.recognised is None else self._limit + 60, between=self._limit)
         self.recognised = {k: v for k, v in answer.items() if k != "kind"}
 
 
@@ -122,10 +125,11 @@ class _Worker:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-m", "attnspec.conformance.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self._stderr, env=environment,
+            stderr=self._stderr, env=environment, start_new_session=True,
         )  # fmt: skip
         self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -144,8 +148,8 @@ class _Worker:
         except (BrokenPipeError, OSError):
             raise self._death() from None
 
-    def wait(self, kind: str, limit: float) -> dict[str, Any]:
-        """Return the next answer of a kind; heartbeats restart the clock."""
+    def wait(self, kind: str, limit: float, *, between: float | None = None) -> dict[str, Any]:
+        """Return the next answer of a kind; a heartbeat restarts the clock, from the first on with `between`."""
         while True:
             try:
                 answer = self._answers.get(timeout=limit)
@@ -158,6 +162,8 @@ class _Worker:
                 return {k: v for k, v in answer.items() if k != "kind"} if kind == "result" else answer
             if answer["kind"] == "error":
                 raise _as_error(answer)
+            if answer["kind"] == "beat" and between is not None:
+                limit = between
 
     def _trail_of_hang(self) -> str:
         """Have the process say where it is, then end it."""
@@ -169,6 +175,7 @@ class _Worker:
                 self._process.kill()
         else:
             self._process.kill()
+        self._end_group()
         return self._user_line()
 
     def _death(self) -> WorkerDied:
@@ -177,37 +184,68 @@ class _Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             code = self._process.wait()
+        self._end_group()
         if code < 0:
             name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
             return WorkerDied(f"the process was ended by {name}", self._user_line())
         return WorkerDied(f"the process ended with exit status {code}", self._user_line())
 
     def _user_line(self) -> str:
-        """Return the innermost line of the user's code that the fault handler printed."""
-        from .failures import is_machinery
-
+        """Return the innermost line of the user's code in what the process wrote as it ended."""
         self._stderr.seek(0)
         text = self._stderr.read().decode(errors="replace")
-        for line in text.splitlines():
-            words = line.strip()
-            if words.startswith('File "') and ", line " in words:
-                file, _, rest = words[6:].partition('", line ')
-                if not is_machinery(file) and os.path.exists(file):
-                    number = rest.split()[0].rstrip(",")
-                    return f"\n  {os.path.basename(file)}:{number}"
-        return ""
+        self._release()
+        return innermost_line(text)
 
     def end(self) -> None:
         if self._process.stdin is not None:
-            try:
+            with suppress(OSError):
                 self._process.stdin.close()
-            except OSError:
-                pass
         try:
             self._process.wait(2)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._end_group()
+        self._release()
+
+    def _release(self) -> None:
+        """Close what was open to a process that has ended."""
+        self._reader.join(5)
+        for stream in (self._process.stdin, self._process.stdout, self._stderr):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+
+    def _end_group(self) -> None:
+        """End what the code under test started and left behind: the session of the process is its own."""
+        if hasattr(os, "killpg"):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def innermost_line(text: str) -> str:
+    """Return the user's line in a traceback or in a dump of the fault handler, whichever is the last; or nothing.
+
+    A traceback has the innermost call last; a dump has it first, and one section for each thread.
+    """
+    from .failures import is_machinery
+
+    found, dump, settled = "", False, False
+    for words in map(str.strip, text.splitlines()):
+        if words.startswith("Traceback (most recent call last)"):
+            found, dump, settled = "", False, False
+        elif words.endswith("(most recent call first):"):
+            if words.startswith("Current thread"):
+                found, settled = "", False
+            else:
+                settled = True
+            dump = True
+        elif words.startswith('File "') and ", line " in words and not settled:
+            file, _, rest = words[6:].partition('", line ')
+            if not is_machinery(file) and Path(file).exists():
+                found, settled = f"\n  {Path(file).name}:{rest.split()[0].rstrip(',')}", dump
+    return found
 
 
 def _as_error(answer: Mapping[str, Any]) -> AttnspecError:

@@ -5,10 +5,12 @@ polarity and naming is bridged here, from its declaration, and nowhere else.
 """
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import CodeType, SimpleNamespace
 from typing import Any
 
@@ -47,15 +49,21 @@ class Outcome:
 
 
 class Heartbeat:
-    """Tells whoever watches that the code under test is still answering; replaced by the worker."""
+    """Tells whoever watches that the code under test is still answering; replaced by the worker.
+
+    Attributes:
+        beat: Called before each call of the code under test.
+        alone: Whether the process is the code's own, so that an interrupt can only be its doing.
+    """
 
     beat: Callable[[], None] = staticmethod(lambda: None)
+    alone = False
 
 
 @contextmanager
 def kept_settings() -> Any:
     """Put back what user code may have changed globally, so that one clause never spoils the next."""
-    dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
+    dtype, grad, folder = torch.get_default_dtype(), torch.is_grad_enabled(), Path.cwd()
     try:
         yield
     finally:
@@ -63,6 +71,8 @@ def kept_settings() -> Any:
             torch.set_default_dtype(dtype)
         if torch.is_grad_enabled() != grad:
             torch.set_grad_enabled(grad)
+        if Path.cwd() != folder:
+            os.chdir(folder)
 
 
 def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -75,12 +85,14 @@ def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     with kept_settings():
         try:
             return function(*args, **kwargs)
-        except KeyboardInterrupt:
-            raise
         except NotApplicable:
             raise
         except BaseException as error:
-            raise SubjectError.of(error) from error
+            if isinstance(error, KeyboardInterrupt) and not Heartbeat.alone:
+                raise
+            trouble = SubjectError.of(error)
+    # Raised out here, it does not keep the frames of the code, nor the memory that they hold.
+    raise trouble
 
 
 def remember(function: Any, given: Mapping[str, Any], again: Callable[[], Any]) -> None:

@@ -18,27 +18,45 @@ class Channel:
     def __init__(self) -> None:
         self._orders: TextIO = os.fdopen(os.dup(0), "r", encoding="utf-8")
         self._answers: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(2, 1)
+        self._null, self._sink = os.open(os.devnull, os.O_RDONLY), os.dup(2)
+        self._restore()
         self._last = 0.0
+        self._process = os.getpid()
 
     def orders(self) -> Any:
         """Yield one order after another until the parent closes the pipe."""
         for line in self._orders:
+            self._restore()
             yield json.loads(line)
+
+    def _restore(self) -> None:
+        """Give the code under test an empty input, and outputs that lead nowhere; it may have closed them."""
+        for own, descriptor in ((self._null, 0), (self._sink, 1), (self._sink, 2)):
+            os.dup2(own, descriptor)
+        for name, descriptor in (("stdout", 1), ("stderr", 2)):
+            stream = getattr(sys, name)
+            if stream is None or stream.closed:
+                setattr(sys, name, os.fdopen(descriptor, "w", encoding="utf-8", closefd=False))
 
     def answer(self, kind: str, **data: Any) -> None:
         """Send one answer."""
+        self._end_copy()
         self._answers.write(json.dumps({"kind": kind, **data}, default=str) + "\n")
         self._answers.flush()
 
     def beat(self) -> None:
         """Say that the code under test is about to be called, at most four times a second."""
+        self._end_copy()
         now = time.monotonic()
         if now - self._last > 0.25:
             self._last = now
             self.answer("beat")
+
+
+    def _end_copy(self) -> None:
+        """End here if the code under test made this process by a fork and let it come back."""
+        if os.getpid() != self._process:
+            leave(0)
 
 
 def limit_memory(gigabytes: float) -> None:
@@ -57,7 +75,11 @@ leave = os._exit
 def keep_process() -> None:
     """Turn `os._exit` of the code under test into an exception: one call's result, with the line that made it."""
 
+    own = os.getpid()
+
     def exit_call(status: int) -> None:
+        if os.getpid() != own:
+            leave(status)
         raise SystemExit(status)
 
     os._exit = exit_call  # type: ignore[assignment]
@@ -71,7 +93,7 @@ def main() -> None:
     from .local import LocalSession
     from .subject import Heartbeat
 
-    Heartbeat.beat = staticmethod(channel.beat)
+    Heartbeat.beat, Heartbeat.alone = staticmethod(channel.beat), True
     session: LocalSession | None = None
     for order in channel.orders():
         try:
