@@ -16,7 +16,7 @@ from attnspec.conformance.space import Space
 from attnspec.conformance.subject import CoreSubject
 from attnspec.declaration import Declaration
 
-CORE = '''
+CORE = """
 def attention(q, k, v, mask=None, bias=None, causal=False, window=None, softcap=None, scale=None):
     B, H, T, D = q.shape
     G, S = k.shape[1], k.shape[2]
@@ -46,9 +46,9 @@ def attention(q, k, v, mask=None, bias=None, causal=False, window=None, softcap=
     w = w.masked_fill(~ok.any(-1, keepdim=True), 0)
     y = torch.einsum("bhts,bhsd->bhtd", w, v)
     return y
-'''
+"""
 
-LAYER = '''
+LAYER = """
 class Attention(nn.Module):
     def __init__(self, d_model, heads, kv_heads):
         super().__init__()
@@ -83,9 +83,9 @@ class Attention(nn.Module):
         o = a @ v
         o = o.transpose(1, 2).reshape(b, t, c)
         return self.wo(o)
-'''
+"""
 
-FUSED = '''
+FUSED = """
 class Fused(nn.Module):
     def __init__(self, d_model, heads):
         super().__init__()
@@ -103,9 +103,9 @@ class Fused(nn.Module):
             keep = mask if keep is None else keep & mask
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=keep)
         return self.proj(y.transpose(1, 2).reshape(B, T, C))
-'''
+"""
 
-FLASH = '''
+FLASH = """
 def flash(q, k, v, mask=None, causal=False):
     B, H, T, D = q.shape
     S, N = k.shape[2], 16
@@ -128,7 +128,7 @@ def flash(q, k, v, mask=None, causal=False):
         out = out * old + p @ v[:, :, j : j + N]
         top = new
     return out / total.masked_fill(total == 0, 1)
-'''
+"""
 
 TEXTS = {"core": CORE, "layer": LAYER, "fused": FUSED, "flash": FLASH}
 
@@ -151,7 +151,9 @@ class Wrong:
 
     @property
     def name(self) -> str:
-        return f"{self.text}:{self.expected[0] if self.expected else 'unknown'}:{self.edits[0][1].strip()[:40]}"
+        return (
+            f"{self.text}:{self.expected[0] if self.expected else 'unknown'}:{self.edits[0][1].strip()[:40]}"
+        )
 
 
 def build(text: str, edits: tuple[tuple[str, str], ...] = ()) -> Any:
@@ -185,22 +187,37 @@ def _layer(namespace: dict[str, Any]) -> LayerSubject:
     weights = {f"{k}_{n}": f"w{n}.{'weight' if k == 'W' else 'bias'}" for n in "qkvo" for k in "Wb"}
     names = {"query": "x", "key": "memory", "value": "values", "mask": "mask", "causal": "causal"}
     declared = Declaration(
-        contract="layer", new="Attention(d_model, heads, kv_heads)", arguments=names, weights=weights, mask="attend",
+        contract="layer",
+        new="Attention(d_model, heads, kv_heads)",
+        arguments=names,
+        weights=weights,
+        mask="attend",
         causal="flag",
-    )  # fmt: skip
+    )
     features = frozenset({"mask", "grouped", "cross", "parameters"})
-    space = Space(contract="layer", features=features, causal="flag", sources=("self", "memory", "separate"), biases=(True,))
+    space = Space(
+        contract="layer",
+        features=features,
+        causal="flag",
+        sources=("self", "memory", "separate"),
+        biases=(True,),
+    )
     return LayerSubject(declared, namespace, space, name="layer")
 
 
 def _fused(namespace: dict[str, Any]) -> LayerSubject:
     weights = {
-        "W_qkv": "qkv.weight : 3*heads*d_k d_model", "b_qkv": "qkv.bias : 3*heads*d_k", "W_o": "proj.weight", "b_o": "proj.bias",
+        "W_qkv": "qkv.weight : 3*heads*d_k d_model", "b_qkv": "qkv.bias : "
+        "3*heads*d_k", "W_o": "proj.weight", "b_o": "proj.bias",
     }  # fmt: skip
     declared = Declaration(
-        contract="layer", new="Fused(d_model, heads)", arguments={"query": "x", "mask": "mask", "causal": "causal"}, weights=weights,
-        mask="attend", causal="flag",
-    )  # fmt: skip
+        contract="layer",
+        new="Fused(d_model, heads)",
+        arguments={"query": "x", "mask": "mask", "causal": "causal"},
+        weights=weights,
+        mask="attend",
+        causal="flag",
+    )
     space = Space(contract="layer", features=frozenset({"mask", "parameters"}), causal="flag", biases=(True,))
     return LayerSubject(declared, namespace, space, name="fused")
 
@@ -212,7 +229,9 @@ W, G = {"window": (2, 1)}, {"heads": 4, "kv_heads": 2}
 DEAD = {"mask": "dead"}
 
 
-def _w(expected: str, text: str, old: str, new: str, case: dict[str, Any] | None = None, *more: tuple[str, str]) -> Wrong:
+def _w(
+    expected: str, text: str, old: str, new: str, case: dict[str, Any] | None = None, *more: tuple[str, str]
+) -> Wrong:
     return Wrong(tuple(expected.split()), text, ((old, new), *more), case or {})
 
 
@@ -241,44 +260,122 @@ WRONG: tuple[Wrong, ...] = (
     _w("mask.inverted", "fused", "keep = mask if keep is None", "keep = ~mask if keep is None", M),
     _w("mask.ignored", "core", _OKMASK, "ok & mask", M),
     _w("mask.ignored_with_causal", "core", "if mask is not None:", "if mask is not None and not causal:", MC),
-    _w("mask.ignored_with_causal", "fused", "keep = mask if keep is None else keep & mask", "keep = mask if keep is None else keep", MC),
-    _w("mask.or_causal", "layer", _KEEPM, "keep = keep & mask if not causal else keep", MC,
-       ("keep = keep & torch.tril(torch.ones(t, s, dtype=torch.bool), s - t)",
-        "low = torch.ones(t, s).tril(s - t) > 0\n            keep = keep & low if mask is None else mask | low")),
+    _w(
+        "mask.ignored_with_causal",
+        "fused",
+        "keep = mask if keep is None else keep & mask",
+        "keep = mask if keep is None else keep",
+        MC,
+    ),
+    _w(
+        "mask.or_causal",
+        "layer",
+        _KEEPM,
+        "keep = keep & mask if not causal else keep",
+        MC,
+        (
+            "keep = keep & torch.tril(torch.ones(t, s, dtype=torch.bool), s - t)",
+            "low = torch.ones(t, s).tril(s - t) > 0; keep = keep & low if mask is None else mask | low",
+        ),
+    ),
     _w("mask.added", "core", _OKMASK, "att = att + mask", M),
     _w("mask.multiplied", "core", _OKMASK, "att = att * mask", M),
     _w("mask.after_softmax", "core", _AV, "y = (w if mask is None else w * mask) @ v", M, (_OKMASK, "pass")),
-    _w("mask.after_softmax", "core", _AV, "y = (w if mask is None else w.masked_fill(~mask, 0)) @ v", MC, (_OKMASK, "pass")),
+    _w(
+        "mask.after_softmax",
+        "core",
+        _AV,
+        "y = (w if mask is None else w.masked_fill(~mask, 0)) @ v",
+        MC,
+        (_OKMASK, "pass"),
+    ),
     _w("mask.transposed", "core", _OKMASK, "ok = ok & mask.transpose(-1, -2)", M),
-    _w("mask.query_axis", "core", _OKMASK, "ok = ok & (mask.transpose(-1, -2) if mask.shape[-2] == 1 else mask)",
-       {**M, "mask_axes": "bk"}),
-    _w("mask.query_axis", "core", _OKMASK, "ok = ok & (mask.transpose(-1, -2) if mask.shape[-2] == 1 else mask)",
-       {**M, "mask_axes": "bk"}, (_FILL, "att = att.masked_fill(~ok, -1e9)"), (_DEADROW, "pass")),
-    _w("mask.other_sample", "core", _OKMASK,
-       "ok = ok & mask.expand(B, 1, T, S).squeeze(1).repeat(H, 1, 1).reshape(B, H, T, S)", {**M, "mask_axes": "bqk"}),
+    _w(
+        "mask.query_axis",
+        "core",
+        _OKMASK,
+        "ok = ok & (mask.transpose(-1, -2) if mask.shape[-2] == 1 else mask)",
+        {**M, "mask_axes": "bk"},
+    ),
+    _w(
+        "mask.query_axis",
+        "core",
+        _OKMASK,
+        "ok = ok & (mask.transpose(-1, -2) if mask.shape[-2] == 1 else mask)",
+        {**M, "mask_axes": "bk"},
+        (_FILL, "att = att.masked_fill(~ok, -1e9)"),
+        (_DEADROW, "pass"),
+    ),
+    _w(
+        "mask.other_sample",
+        "core",
+        _OKMASK,
+        "ok = ok & mask.expand(B, 1, T, S).squeeze(1).repeat(H, 1, 1).reshape(B, H, T, S)",
+        {**M, "mask_axes": "bqk"},
+    ),
     _w("mask.first_sample", "core", _OKMASK, "ok = ok & mask[0]", {**M, "mask_axes": "bk"}),
     _w("mask.first_head", "core", _OKMASK, "ok = ok & mask[:, 0].unsqueeze(1)", {**M, "mask_axes": "bhqk"}),
-    _w("mask.first_row", "core", _OKMASK, "ok = ok & mask[..., 0, :].unsqueeze(-2)", {**M, "mask_axes": "bqk"}),
+    _w(
+        "mask.first_row",
+        "core",
+        _OKMASK,
+        "ok = ok & mask[..., 0, :].unsqueeze(-2)",
+        {**M, "mask_axes": "bqk"},
+    ),
     # rows that see nothing
     _w("dead_row.finite_fill", "core", _FILL, "att = att.masked_fill(~ok, -1e9)", DEAD, (_DEADROW, "pass")),
-    _w("dead_row.finite_fill", "core", _FILL, "att = torch.where(ok, att, torch.finfo(att.dtype).min)", DEAD, (_DEADROW, "pass")),
+    _w(
+        "dead_row.finite_fill",
+        "core",
+        _FILL,
+        "att = torch.where(ok, att, torch.finfo(att.dtype).min)",
+        DEAD,
+        (_DEADROW, "pass"),
+    ),
     _w("dead_row.small_fill", "core", _FILL, "att = att + (~ok) * -1e4", DEAD, (_DEADROW, "pass")),
-    _w("dead_row.finite_fill", "layer", "a = a.masked_fill(~keep, -torch.inf)", "a = a + (1.0 - keep.to(a.dtype)) * -1e9", DEAD,
-       ("torch.where(keep.any(-1, keepdim=True), torch.softmax(a, -1), torch.zeros_like(a))", "torch.softmax(a, -1)")),
+    _w(
+        "dead_row.finite_fill",
+        "layer",
+        "a = a.masked_fill(~keep, -torch.inf)",
+        "a = a + (1.0 - keep.to(a.dtype)) * -1e9",
+        DEAD,
+        (
+            "torch.where(keep.any(-1, keepdim=True), torch.softmax(a, -1), torch.zeros_like(a))",
+            "torch.softmax(a, -1)",
+        ),
+    ),
     _w("dead_row.nan", "core", _DEADROW, "pass", DEAD),
-    _w("dead_row.nan", "layer", "torch.where(keep.any(-1, keepdim=True), torch.softmax(a, -1), torch.zeros_like(a))",
-       "F.softmax(a, dim=-1)", DEAD),
+    _w(
+        "dead_row.nan",
+        "layer",
+        "torch.where(keep.any(-1, keepdim=True), torch.softmax(a, -1), torch.zeros_like(a))",
+        "F.softmax(a, dim=-1)",
+        DEAD,
+    ),
     # causality and windows
     _w("causal.ignored", "core", _TRIL, "ok.tril(shift)", C),
     _w("causal.ignored_with_mask", "core", "if causal:", "if causal and mask is None:", MC),
-    _w("causal.ignored_with_mask", "fused", "keep = mask if keep is None else keep & mask", "keep = mask", MC),
+    _w(
+        "causal.ignored_with_mask", "fused", "keep = mask if keep is None else keep & mask", "keep = mask", MC
+    ),
     _w("causal.ignored_without_mask", "layer", "if causal:", "if causal and mask is not None:", C),
     _w("causal.sees_ahead", "core", _TRIL, "ok = ok.tril(shift + 1)", C),
     _w("causal.not_itself", "core", _TRIL, "ok = ok.tril(shift - 1)", C),
-    _w("causal.not_itself", "layer", "torch.tril(torch.ones(t, s, dtype=torch.bool), s - t)",
-       "~torch.triu(torch.ones(t, s, dtype=torch.bool), s - t)", C),
+    _w(
+        "causal.not_itself",
+        "layer",
+        "torch.tril(torch.ones(t, s, dtype=torch.bool), s - t)",
+        "~torch.triu(torch.ones(t, s, dtype=torch.bool), s - t)",
+        C,
+    ),
     _w("causal.anti", "core", _TRIL, "ok = ok.triu(shift)", C),
-    _w("causal.inverted", "fused", "torch.ones(T, T, dtype=torch.bool).tril()", "torch.ones(T, T, dtype=torch.bool).triu(1)", C),
+    _w(
+        "causal.inverted",
+        "fused",
+        "torch.ones(T, T, dtype=torch.bool).tril()",
+        "torch.ones(T, T, dtype=torch.bool).triu(1)",
+        C,
+    ),
     _w("causal.upper_left", "core", _TRIL, "ok = ok.tril()", {**C, "q_len": 4, "kv_len": 7}),
     _w("causal.upper_left", "layer", ", s - t)", ")", {**C, "q_len": 4, "kv_len": 7, "sources": "memory"}),
     _w("causal.after_softmax", "core", _AV, "y = (w.tril(shift) if causal else w) @ v", C, (_TRIL, "pass")),
@@ -289,7 +386,14 @@ WRONG: tuple[Wrong, ...] = (
     _w("window.left_long", "core", _LEFT, "(gap >= -window[0] - 1)", W),
     _w("window.right_short", "core", _RIGHT, "(gap < window[1])", {"window": (1, 2)}),
     _w("window.right_long", "core", _RIGHT, "(gap <= window[1] + 1)", W),
-    _w("window.both_short", "core", _LEFT, "(gap > -window[0])", {"window": (2, 2)}, (_RIGHT, "(gap < window[1])")),
+    _w(
+        "window.both_short",
+        "core",
+        _LEFT,
+        "(gap > -window[0])",
+        {"window": (2, 2)},
+        (_RIGHT, "(gap < window[1])"),
+    ),
     _w("window.swapped", "core", _LEFT, "(gap >= -window[1])", W, (_RIGHT, "(gap <= window[0])")),
     _w("window.symmetric", "core", _RIGHT, "(gap <= window[0])", W),
     _w("window.right_ignored", "core", _RIGHT, "(gap <= S)", W),
@@ -308,61 +412,191 @@ WRONG: tuple[Wrong, ...] = (
     _w("scale.d_v", "core", _SCALE, "scale = v.shape[-1] ** -0.5", {"d_k": 4, "d_v": 7}),
     _w("scale.explicit_ignored", "core", "if scale is None:", "if True:", {"scale": 0.3}),
     _w("scale.zero_as_default", "core", "if scale is None:", "if not scale:", {"scale": 0.0}),
-    _w("scale.on_top", "core", "* scale", "/ math.sqrt(D) * (scale if scale0 else 1.0)", {"scale": 0.3},
-       ("if scale is None:", "scale0 = scale is not None\n    if scale is None:")),
+    _w(
+        "scale.on_top",
+        "core",
+        "* scale",
+        "/ math.sqrt(D) * (scale if scale0 else 1.0)",
+        {"scale": 0.3},
+        ("if scale is None:", "scale0 = scale is not None\n    if scale is None:"),
+    ),
     _w("scale.bias_too", "core", "att = att + bias", "att = (att / scale + bias) * scale", {"bias": "bhqk"}),
     _w("bias.ignored", "core", "att = att + bias", "att + bias", {"bias": "hqk"}),
     _w("bias.subtracted", "core", "att + bias", "att - bias", {"bias": "bhqk"}),
     _w("softcap.missing", "core", _TANH, "att", {"softcap": 1.5}),
     _w("softcap.formula", "core", _TANH, "att * torch.tanh(att / softcap)", {"softcap": 1.5}),
     _w("softcap.unscaled", "core", _TANH, "torch.tanh(att / softcap)", {"softcap": 1.5}),
-    _w("softcap.after_mask", "core", _FILL, _FILL + "\n    att = att if softcap is None else softcap * torch.tanh(att / softcap)",
-       {"softcap": 1.5, **M}, (f"att = {_TANH}\n", "pass\n")),
+    _w(
+        "softcap.after_mask",
+        "core",
+        _FILL,
+        _FILL + "\n    att = att if softcap is None else softcap * torch.tanh(att / softcap)",
+        {"softcap": 1.5, **M},
+        (f"att = {_TANH}\n", "pass\n"),
+    ),
     # softmax and blocks
     _w("softmax.queries", "core", _SM, "w = att.softmax(dim=-2)"),
     _w("softmax.queries", "layer", "torch.softmax(a, -1)", "torch.softmax(a, 2)"),
     _w("softmax.heads", "core", _SM, "w = att.softmax(dim=1)"),
     _w("softmax.batch", "layer", "torch.softmax(a, -1)", "torch.softmax(a, 0)"),
-    _w("softmax.heads_and_keys", "core", _SM, "w = att.permute(0, 2, 1, 3).reshape(B, T, -1).softmax(-1).view(B, T, H, S).transpose(1, 2)"),
-    _w("softmax.overflow softmax.overflow_divided_last", "core", _SM, "e = att.exp()\n    w = e / e.sum(-1, keepdim=True)", {"values": "scaled"}),
-    _w("softmax.overflow softmax.overflow_divided_last", "core", _SM, "w = att.exp()", {"values": "scaled"},
-       (_AV, "y = torch.matmul(w, v) / w.sum(dim=3, keepdim=True)")),
+    _w(
+        "softmax.heads_and_keys",
+        "core",
+        _SM,
+        "w = att.permute(0, 2, 1, 3).reshape(B, T, -1).softmax(-1).view(B, T, H, S).transpose(1, 2)",
+    ),
+    _w(
+        "softmax.overflow softmax.overflow_divided_last",
+        "core",
+        _SM,
+        "e = att.exp()\n    w = e / e.sum(-1, keepdim=True)",
+        {"values": "scaled"},
+    ),
+    _w(
+        "softmax.overflow softmax.overflow_divided_last",
+        "core",
+        _SM,
+        "w = att.exp()",
+        {"values": "scaled"},
+        (_AV, "y = torch.matmul(w, v) / w.sum(dim=3, keepdim=True)"),
+    ),
     _w("softmax.sigmoid", "core", _SM, "w = att.sigmoid()"),
-    _w("softmax.not_normalised", "flash", "return out / total.masked_fill(total == 0, 1)", "return out", {"q_len": 9, "kv_len": 33}),
-    _w("softmax.normalised_twice", "flash", "return out / total.masked_fill(total == 0, 1)",
-       "return out / total.masked_fill(total == 0, 1) / total", {"q_len": 9, "kv_len": 33}),
-    _w("tail.last_key", "core", _FILL, _FILL + "\n    att[..., -1] = float('-inf')", {"q_len": 5, "kv_len": 7}),
-    _w("tail.dropped_16", "flash", "range(0, S, N)", "range(0, max(S // N, 1) * N, N)", {"q_len": 9, "kv_len": 33}),
-    _w("tail.dropped_32", "flash", "range(0, S, N)", "range(0, max(S // N, 1) * N, N)", {"q_len": 9, "kv_len": 65}, ("N = k.shape[2], 16", "N = k.shape[2], 32")),
-    _w("tail.padded_16", "flash", _TAIL, "p = F.pad(torch.exp(s - safe), (0, N - s.shape[-1]))\n        z = torch.exp(-safe) * (N - s.shape[-1])",
-       {"q_len": 9, "kv_len": 33}, ("p.sum(-1, keepdim=True)", "p.sum(-1, keepdim=True) + z"), ("p @ v", "p[..., : s.shape[-1]] @ v")),
+    _w(
+        "softmax.not_normalised",
+        "flash",
+        "return out / total.masked_fill(total == 0, 1)",
+        "return out",
+        {"q_len": 9, "kv_len": 33},
+    ),
+    _w(
+        "softmax.normalised_twice",
+        "flash",
+        "return out / total.masked_fill(total == 0, 1)",
+        "return out / total.masked_fill(total == 0, 1) / total",
+        {"q_len": 9, "kv_len": 33},
+    ),
+    _w(
+        "tail.last_key",
+        "core",
+        _FILL,
+        _FILL + "\n    att[..., -1] = float('-inf')",
+        {"q_len": 5, "kv_len": 7},
+    ),
+    _w(
+        "tail.dropped_16",
+        "flash",
+        "range(0, S, N)",
+        "range(0, max(S // N, 1) * N, N)",
+        {"q_len": 9, "kv_len": 33},
+    ),
+    _w(
+        "tail.dropped_32",
+        "flash",
+        "range(0, S, N)",
+        "range(0, max(S // N, 1) * N, N)",
+        {"q_len": 9, "kv_len": 65},
+        ("N = k.shape[2], 16", "N = k.shape[2], 32"),
+    ),
+    _w(
+        "tail.padded_16",
+        "flash",
+        _TAIL,
+        "p = F.pad(torch.exp(s - safe), (0, N - s.shape[-1]))\n       "
+        " z = torch.exp(-safe) * (N - s.shape[-1])",
+        {"q_len": 9, "kv_len": 33},
+        ("p.sum(-1, keepdim=True)", "p.sum(-1, keepdim=True) + z"),
+        ("p @ v", "p[..., : s.shape[-1]] @ v"),
+    ),
     _w("online.unscaled_16", "flash", "out = out * old", "out = out", {"q_len": 9, "kv_len": 33}),
     _w("online.unscaled_sum_16", "flash", "total = total * old", "total = total", {"q_len": 9, "kv_len": 33}),
     # heads and operands
-    _w("grouped.tiled", "core", _REPK, "k = k.repeat(1, H // G, 1, 1)", G, (_REPV, "v = v.repeat(1, H // G, 1, 1)")),
-    _w("grouped.tiled", "layer", "k = k.repeat_interleave(self.h // self.g, 1)", "k = torch.cat([k] * (self.h // self.g), 1)", G,
-       ("v = v.repeat_interleave(self.h // self.g, 1)", "v = torch.cat([v] * (self.h // self.g), 1)")),
-    _w("grouped.first", "core", _REPK, "k = k[:, :1]", G, (_REPV, "v = v[:, :1]"), ('"bhtd,bhsd->bhts", q, k', '"bhtd,bhsd->bhts", q, k.expand(B, H, S, D)'),
-       ('"bhts,bhsd->bhtd", w, v', '"bhts,bhsd->bhtd", w, v.expand(B, H, S, -1)')),
-    _w("grouped.mean", "core", _REPK, "k = k.mean(1, keepdim=True).expand(B, H, S, D)", G,
-       (_REPV, "v = v.mean(1, keepdim=True).expand(B, H, S, v.shape[-1])")),
-    _w("operands.scores_transposed", "core", 'torch.einsum("bhtd,bhsd->bhts", q, k)', "k @ q.transpose(2, 3)"),
+    _w(
+        "grouped.tiled",
+        "core",
+        _REPK,
+        "k = k.repeat(1, H // G, 1, 1)",
+        G,
+        (_REPV, "v = v.repeat(1, H // G, 1, 1)"),
+    ),
+    _w(
+        "grouped.tiled",
+        "layer",
+        "k = k.repeat_interleave(self.h // self.g, 1)",
+        "k = torch.cat([k] * (self.h // self.g), 1)",
+        G,
+        ("v = v.repeat_interleave(self.h // self.g, 1)", "v = torch.cat([v] * (self.h // self.g), 1)"),
+    ),
+    _w(
+        "grouped.first",
+        "core",
+        _REPK,
+        "k = k[:, :1]",
+        G,
+        (_REPV, "v = v[:, :1]"),
+        ('"bhtd,bhsd->bhts", q, k', '"bhtd,bhsd->bhts", q, k.expand(B, H, S, D)'),
+        ('"bhts,bhsd->bhtd", w, v', '"bhts,bhsd->bhtd", w, v.expand(B, H, S, -1)'),
+    ),
+    _w(
+        "grouped.mean",
+        "core",
+        _REPK,
+        "k = k.mean(1, keepdim=True).expand(B, H, S, D)",
+        G,
+        (_REPV, "v = v.mean(1, keepdim=True).expand(B, H, S, v.shape[-1])"),
+    ),
+    _w(
+        "operands.scores_transposed", "core", 'torch.einsum("bhtd,bhsd->bhts", q, k)', "k @ q.transpose(2, 3)"
+    ),
     _w("operands.key_as_value", "core", _AV, "y = w @ k"),
     _w("operands.key_as_value", "layer", "v = self.wv(val)", "v = self.wk(src)"),
     _w("operands.query_as_value", "core", _AV, "y = w @ q"),
-    _w("axes.heads_as_positions", "core", "B, H, T, D = q.shape", "q, k, v = (x.transpose(1, 2) for x in (q, k, v))\n    B, H, T, D = q.shape",
-       {}, ("return y", "return y.transpose(1, 2)")),
+    _w(
+        "axes.heads_as_positions",
+        "core",
+        "B, H, T, D = q.shape",
+        "q, k, v = (x.transpose(1, 2) for x in (q, k, v))\n    B, H, T, D = q.shape",
+        {},
+        ("return y", "return y.transpose(1, 2)"),
+    ),
     _w("axes.key_viewed", "core", 'torch.einsum("bhtd,bhsd->bhts", q, k)', "q @ k.reshape(B, H, D, S)"),
     # layers
-    _w("split.viewed", "layer", _Q, "q.view(b, self.h, t, self.d)", {}, (_K, "k.view(b, self.g, s, self.d)"), (_V, "v.view(b, self.g, s, self.d)")),
-    _w("split.viewed_and_merged_viewed", "layer", _Q, "q.view(b, self.h, t, self.d)", {},
-       (_K, "k.view(b, self.g, s, self.d)"), (_V, "v.view(b, self.g, s, self.d)"), (_MERGE, "o.reshape(b, t, c)")),
+    _w(
+        "split.viewed",
+        "layer",
+        _Q,
+        "q.view(b, self.h, t, self.d)",
+        {},
+        (_K, "k.view(b, self.g, s, self.d)"),
+        (_V, "v.view(b, self.g, s, self.d)"),
+    ),
+    _w(
+        "split.viewed_and_merged_viewed",
+        "layer",
+        _Q,
+        "q.view(b, self.h, t, self.d)",
+        {},
+        (_K, "k.view(b, self.g, s, self.d)"),
+        (_V, "v.view(b, self.g, s, self.d)"),
+        (_MERGE, "o.reshape(b, t, c)"),
+    ),
     _w("split.value_viewed", "layer", _V, "v.view(b, self.g, s, self.d)"),
     _w("merge.viewed", "layer", _MERGE, "o.reshape(b, t, c)"),
-    _w("split.d_major", "layer", _Q, "q.view(b, t, self.d, self.h).permute(0, 3, 1, 2)", {},
-       (_K, "k.view(b, s, self.d, self.g).permute(0, 3, 1, 2)"), (_V, "v.view(b, s, self.d, self.g).permute(0, 3, 1, 2)")),
+    _w(
+        "split.d_major",
+        "layer",
+        _Q,
+        "q.view(b, t, self.d, self.h).permute(0, 3, 1, 2)",
+        {},
+        (_K, "k.view(b, s, self.d, self.g).permute(0, 3, 1, 2)"),
+        (_V, "v.view(b, s, self.d, self.g).permute(0, 3, 1, 2)"),
+    ),
     _w("merge.d_major", "layer", _MERGE, "o.permute(0, 2, 3, 1).reshape(b, t, c)"),
-    _w("axes.output_batch_heads merge.heads_batch", "layer", _MERGE, "o.permute(1, 0, 2, 3).reshape(b, self.h, t, self.d).transpose(1, 2).reshape(b, t, c)"),
+    _w(
+        "axes.output_batch_heads merge.heads_batch",
+        "layer",
+        _MERGE,
+        "o.permute(1, 0, 2, 3).reshape(b, self.h, t, self.d).transpose(1, 2).reshape(b, t, c)",
+    ),
     _w("output.unprojected", "layer", "return self.wo(o)", "return o"),
     _w("weights.o_transposed", "layer", "return self.wo(o)", "return o @ self.wo.weight + self.wo.bias"),
     _w("weights.q_transposed", "layer", "self.wq(x)", "x @ self.wq.weight + self.wq.bias"),
@@ -370,16 +604,46 @@ WRONG: tuple[Wrong, ...] = (
     _w("bias.v_dropped", "layer", "self.wv(val)", "F.linear(val, self.wv.weight)"),
     _w("bias.o_dropped", "layer", "return self.wo(o)", "return o @ self.wo.weight.t()"),
     _w("output.residual", "layer", "return self.wo(o)", "return x + self.wo(o)"),
-    _w("weights.stacked_as_interleaved", "fused", "reshape(B, T, 3, self.h, C // self.h).permute(2, 0, 3, 1, 4)",
-       "reshape(B, T, self.h, 3 * (C // self.h)).transpose(1, 2).chunk(3, dim=-1)"),
+    _w(
+        "weights.stacked_as_interleaved",
+        "fused",
+        "reshape(B, T, 3, self.h, C // self.h).permute(2, 0, 3, 1, 4)",
+        "reshape(B, T, self.h, 3 * (C // self.h)).transpose(1, 2).chunk(3, dim=-1)",
+    ),
     _w("weights.rotated_back weights.rotated", "fused", "q, k, v = self.qkv", "k, v, q = self.qkv"),
     _w("operands.key_value_swapped", "fused", "q, k, v = self.qkv", "q, v, k = self.qkv"),
-    _w("axes.batch_as_positions axes.sequence_first", "fused", "B, T, C = x.shape", "x = x.transpose(0, 1)\n        B, T, C = x.shape", {},
-       ("return self.proj(y.transpose(1, 2).reshape(B, T, C))", "return self.proj(y.transpose(1, 2).reshape(B, T, C)).transpose(0, 1)")),
-    _w("sources.value_from_query", "layer", "val = src if values is None else values", "val = x if values is None else values",
-       {"sources": "memory"}),
-    _w("sources.memory_ignored", "layer", "src = x if memory is None else memory", "src = x", {"sources": "memory"}),
-    _w("sources.value_from_key", "layer", "val = src if values is None else values", "val = src", {"sources": "separate"}),
+    _w(
+        "axes.batch_as_positions axes.sequence_first",
+        "fused",
+        "B, T, C = x.shape",
+        "x = x.transpose(0, 1)\n        B, T, C = x.shape",
+        {},
+        (
+            "return self.proj(y.transpose(1, 2).reshape(B, T, C))",
+            "return self.proj(y.transpose(1, 2).reshape(B, T, C)).transpose(0, 1)",
+        ),
+    ),
+    _w(
+        "sources.value_from_query",
+        "layer",
+        "val = src if values is None else values",
+        "val = x if values is None else values",
+        {"sources": "memory"},
+    ),
+    _w(
+        "sources.memory_ignored",
+        "layer",
+        "src = x if memory is None else memory",
+        "src = x",
+        {"sources": "memory"},
+    ),
+    _w(
+        "sources.value_from_key",
+        "layer",
+        "val = src if values is None else values",
+        "val = src",
+        {"sources": "separate"},
+    ),
     _w("heads.not_split_scaled", "fused", "self.h, C // self.h)", "1, C)"),
     _w("output.random", "layer", "o = a @ v", "o = F.dropout(a, 0.1) @ v"),
     # no fingerprint: they must not get a wrong name
@@ -388,7 +652,12 @@ WRONG: tuple[Wrong, ...] = (
     _w("", "core", _FILL, _FILL + "\n    att = att + 0.1 * torch.arange(S)"),
     _w("", "layer", "return self.wo(o)", "return self.wo(o * 0.9)"),
     _w("", "layer", "q = self.wq(x)", "q = torch.tanh(self.wq(x))"),
-    _w("", "fused", "self.proj(y.transpose(1, 2).reshape(B, T, C))", "self.proj(F.layer_norm(y.transpose(1, 2).reshape(B, T, C), (C,)))"),
+    _w(
+        "",
+        "fused",
+        "self.proj(y.transpose(1, 2).reshape(B, T, C))",
+        "self.proj(F.layer_norm(y.transpose(1, 2).reshape(B, T, C), (C,)))",
+    ),
     _w("", "core", _OKMASK, "ok = ok & mask & mask.flip(-1)", M),
     _w("", "core", _TRIL, "ok = ok.tril(shift + 3)", C),
-)  # fmt: skip
+)

@@ -1,4 +1,7 @@
-"""Known mistakes of a layer: splitting and merging heads, projections, biases and inputs."""
+"""Known mistakes of a layer: splitting and merging heads, projections, biases and inputs.
+
+Long because it is a table: an entry is data, one mistake each.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -104,7 +107,9 @@ def _taken(**sources: str) -> WrongLayer:
     """Use projections in the place of others: `q="k"` projects the queries with the matrix of the keys."""
 
     def change(w: LayerWeights) -> dict[str, Tensor | None] | None:
-        return {f"{kind}_{to}": getattr(w, f"{kind}_{source}") for to, source in sources.items() for kind in "Wb"}
+        return {
+            f"{kind}_{to}": getattr(w, f"{kind}_{source}") for to, source in sources.items() for kind in "Wb"
+        }
 
     return _weights(change)
 
@@ -137,7 +142,9 @@ def _shared_head(w: LayerWeights) -> dict[str, Tensor | None]:
         return whole[:1].expand_as(whole).flatten(0, 1)
 
     counts = {"q": w.heads, "k": w.kv_heads, "v": w.kv_heads}
-    return {f"{kind}_{n}": first(getattr(w, f"{kind}_{n}"), count) for n, count in counts.items() for kind in "Wb"}
+    return {
+        f"{kind}_{n}": first(getattr(w, f"{kind}_{n}"), count) for n, count in counts.items() for kind in "Wb"
+    }
 
 
 def _one_head(scale: Callable[[CoreInputs], float]) -> WrongLayer:
@@ -164,7 +171,8 @@ def _sequence_first(x: LayerInputs) -> Tensor | None:
     batch, length = query.shape[:2]  # type: ignore[union-attr]
     for tensor in (x.mask, x.bias):
         if tensor is not None and any(
-            a not in (1, b) for a, b in zip(reversed(tensor.shape), (length, length, x.weights.heads, batch), strict=False)
+            a not in (1, b)
+            for a, b in zip(reversed(tensor.shape), (length, length, x.weights.heads, batch), strict=False)
         ):
             return None
     found = run_layer(x.replace(query=query, key=key, value=value))
@@ -182,7 +190,7 @@ def _source(**sources: str) -> WrongLayer:
         fixed = [t.shape[-1] for t in (x.mask, x.bias) if t is not None and t.shape[-1] != 1]
         if len(lengths) != 1 or any(size != lengths.copy().pop() for size in fixed if size == kv_len):
             return None
-        return run_layer(x, **taken)
+        return run_layer(x, key=taken.get("key"), value=taken.get("value"))
 
     return layer
 
@@ -210,99 +218,252 @@ _MERGE = "x.transpose(1, 2).reshape(batch, seq, heads * d_k)"
 _LINEAR = "a linear layer is x @ W.T + b"
 
 LAYER = (
-    Fingerprint("split.viewed", "the heads are split by a view without transpose, so a head mixes positions", _SPLIT, core=_steps(split=_split_view)),
     Fingerprint(
-        "split.viewed_and_merged_viewed", "the heads are split and merged by views without transpose, so a head mixes positions",
-        f"{_SPLIT}; {_MERGE}", core=_steps(split=_split_view, merge=_merge_view),
+        "split.viewed",
+        "the heads are split by a view without transpose, so a head mixes positions",
+        _SPLIT,
+        core=_steps(split=_split_view),
+    ),
+    Fingerprint(
+        "split.viewed_and_merged_viewed",
+        "the heads are split and merged by views without transpose, so a head mixes positions",
+        f"{_SPLIT}; {_MERGE}",
+        core=_steps(split=_split_view, merge=_merge_view),
     ),
     *(
-        Fingerprint(f"split.{name}_viewed", f"the {name} is split by a view without transpose", _SPLIT, core=_part_viewed(name))
+        Fingerprint(
+            f"split.{name}_viewed",
+            f"the {name} is split by a view without transpose",
+            _SPLIT,
+            core=_part_viewed(name),
+        )
         for name in ("query", "key", "value")
     ),
     Fingerprint(
-        "split.d_major", "the heads are the last axis of the split: `d_k heads` instead of `heads d_k`", _SPLIT,
+        "split.d_major",
+        "the heads are the last axis of the split: `d_k heads` instead of `heads d_k`",
+        _SPLIT,
         core=_steps(split=_split_d_major),
     ),
     Fingerprint(
-        "split.d_major_and_merged", "the heads are the last axis of split and merge: `d_k heads` instead of `heads d_k`",
-        f"{_SPLIT}; {_MERGE}", core=_steps(split=_split_d_major, merge=_merge_d_major),
+        "split.d_major_and_merged",
+        "the heads are the last axis of split and merge: `d_k heads` instead of `heads d_k`",
+        f"{_SPLIT}; {_MERGE}",
+        core=_steps(split=_split_d_major, merge=_merge_d_major),
     ),
     Fingerprint(
-        "split.heads_batch", "heads and batch are swapped in the split: `(heads batch)` is read as `(batch heads)`", _SPLIT,
+        "split.heads_batch",
+        "heads and batch are swapped in the split: `(heads batch)` is read as `(batch heads)`",
+        _SPLIT,
         core=_steps(split=_split_heads_batch),
     ),
-    Fingerprint("merge.viewed", "the heads are merged without transpose", _MERGE, core=_steps(merge=_merge_view)),
     Fingerprint(
-        "merge.d_major", "the merge puts the heads last: `d_v heads` instead of `heads d_v`", _MERGE, core=_steps(merge=_merge_d_major),
+        "merge.viewed", "the heads are merged without transpose", _MERGE, core=_steps(merge=_merge_view)
     ),
     Fingerprint(
-        "merge.heads_batch", "batch and heads are swapped in the merge: `(heads batch)` is read as `(batch heads)`", _MERGE,
+        "merge.d_major",
+        "the merge puts the heads last: `d_v heads` instead of `heads d_v`",
+        _MERGE,
+        core=_steps(merge=_merge_d_major),
+    ),
+    Fingerprint(
+        "merge.heads_batch",
+        "batch and heads are swapped in the merge: `(heads batch)` is read as `(batch heads)`",
+        _MERGE,
         core=_steps(merge=_merge_heads_batch),
         special_of="axes.output_batch_heads",
     ),
     Fingerprint(
-        "merge.batch_heads", "batch and heads are swapped in the merge: `(batch heads)` is read as `(heads batch)`", _MERGE,
+        "merge.batch_heads",
+        "batch and heads are swapped in the merge: `(batch heads)` is read as `(heads batch)`",
+        _MERGE,
         core=_steps(merge=_merge_unread),
     ),
     Fingerprint(
-        "merge.width_first", "the merge transposes positions and width, not heads and positions", _MERGE, core=_steps(merge=_merge_positions_last),
+        "merge.width_first",
+        "the merge transposes positions and width, not heads and positions",
+        _MERGE,
+        core=_steps(merge=_merge_positions_last),
     ),
     Fingerprint(
-        "heads.not_split", "the heads are not split: one head of the whole width", _SPLIT,
+        "heads.not_split",
+        "the heads are not split: one head of the whole width",
+        _SPLIT,
         layer=_one_head(lambda x: x.query.shape[-1] ** -0.5),
     ),
     Fingerprint(
-        "heads.not_split_scaled", "the heads are not split: one head of the whole width, scaled by sqrt(d_model)", _SPLIT,
+        "heads.not_split_scaled",
+        "the heads are not split: one head of the whole width, scaled by sqrt(d_model)",
+        _SPLIT,
         layer=_one_head(lambda x: (x.query.shape[1] * x.query.shape[-1]) ** -0.5),
     ),
-    Fingerprint("heads.shared_weights", "all heads share the weights of the first one", "one slice of rows per head", layer=_weights(_shared_head)),
-    Fingerprint("output.unprojected", "the output projection W_o is missing", "return self.W_o(merged)", layer=_merged_output(merge)),
     Fingerprint(
-        "output.unprojected_viewed", "the output projection W_o is missing, and the heads are merged without transpose",
-        f"{_MERGE}, then W_o", layer=_merged_output(_merge_view),
+        "heads.shared_weights",
+        "all heads share the weights of the first one",
+        "one slice of rows per head",
+        layer=_weights(_shared_head),
     ),
-    Fingerprint("output.residual", "the input is added to the output", "return the projection alone", layer=_plus),
+    Fingerprint(
+        "output.unprojected",
+        "the output projection W_o is missing",
+        "return self.W_o(merged)",
+        layer=_merged_output(merge),
+    ),
+    Fingerprint(
+        "output.unprojected_viewed",
+        "the output projection W_o is missing, and the heads are merged without transpose",
+        f"{_MERGE}, then W_o",
+        layer=_merged_output(_merge_view),
+    ),
+    Fingerprint(
+        "output.residual", "the input is added to the output", "return the projection alone", layer=_plus
+    ),
     Fingerprint("weights.o_transposed", "W_o is applied transposed", _LINEAR, layer=_transposed("W_o")),
     Fingerprint("weights.q_transposed", "W_q is applied transposed", _LINEAR, layer=_transposed("W_q")),
     Fingerprint("weights.k_transposed", "W_k is applied transposed", _LINEAR, layer=_transposed("W_k")),
     Fingerprint("weights.v_transposed", "W_v is applied transposed", _LINEAR, layer=_transposed("W_v")),
-    Fingerprint("weights.qkv_transposed", "W_q, W_k and W_v are applied transposed", _LINEAR, layer=_transposed("W_q", "W_k", "W_v")),
     Fingerprint(
-        "weights.all_transposed", "all projections are applied transposed", _LINEAR, layer=_transposed("W_q", "W_k", "W_v", "W_o"),
+        "weights.qkv_transposed",
+        "W_q, W_k and W_v are applied transposed",
+        _LINEAR,
+        layer=_transposed("W_q", "W_k", "W_v"),
     ),
-    Fingerprint("weights.stacked_as_interleaved", "the stacked projection is read as interleaved by head", "view(..., 3, heads, d_k)",
-                layer=_misread("stacked", "interleaved")),
-    Fingerprint("weights.interleaved_as_stacked", "the projection interleaved by head is read as stacked", "view(..., heads, 3, d_k)",
-                layer=_misread("interleaved", "stacked")),
+    Fingerprint(
+        "weights.all_transposed",
+        "all projections are applied transposed",
+        _LINEAR,
+        layer=_transposed("W_q", "W_k", "W_v", "W_o"),
+    ),
+    Fingerprint(
+        "weights.stacked_as_interleaved",
+        "the stacked projection is read as interleaved by head",
+        "view(..., 3, heads, d_k)",
+        layer=_misread("stacked", "interleaved"),
+    ),
+    Fingerprint(
+        "weights.interleaved_as_stacked",
+        "the projection interleaved by head is read as stacked",
+        "view(..., heads, 3, d_k)",
+        layer=_misread("interleaved", "stacked"),
+    ),
     *(
         Fingerprint(
-            f"weights.{a}_with_{b}", f"the {words[a]} are projected with W_{b}", f"use W_{a} for the {words[a]}",
-            layer=_taken(**{a: b}), special_of=f"operands.{names[b]}_as_{names[a]}",
+            f"weights.{a}_with_{b}",
+            f"the {words[a]} are projected with W_{b}",
+            f"use W_{a} for the {words[a]}",
+            layer=_taken(**{a: b}),
+            special_of=f"operands.{names[b]}_as_{names[a]}",
         )
-        for words, names in (({"q": "queries", "k": "keys", "v": "values"}, {"q": "query", "k": "key", "v": "value"}),)
-        for a in "qkv" for b in "qkv" if a != b
+        for words, names in (
+            ({"q": "queries", "k": "keys", "v": "values"}, {"q": "query", "k": "key", "v": "value"}),
+        )
+        for a in "qkv"
+        for b in "qkv"
+        if a != b
     ),
-    Fingerprint("weights.q_k_swapped", "W_q and W_k are swapped", "W_q projects the queries, W_k the keys", layer=_taken(q="k", k="q"),
-                special_of="operands.scores_transposed"),
-    Fingerprint("weights.k_v_swapped", "W_k and W_v are swapped", "W_k projects the keys, W_v the values", layer=_taken(k="v", v="k"),
-                special_of="operands.key_value_swapped"),
-    Fingerprint("weights.q_v_swapped", "W_q and W_v are swapped", "W_q projects the queries, W_v the values", layer=_taken(q="v", v="q"),
-                special_of="operands.query_value_swapped"),
-    Fingerprint("weights.rotated", "the fused projection is read in the order v, q, k", "q, k, v in this order", layer=_taken(q="v", k="q", v="k")),
-    Fingerprint("weights.rotated_back", "the fused projection is read in the order k, v, q", "q, k, v in this order",
-                layer=_taken(q="k", k="v", v="q")),
-    Fingerprint("bias.q_dropped", "the bias of the queries is not added", "query = x @ W_q.T + b_q", layer=_without("b_q")),
-    Fingerprint("bias.v_dropped", "the bias of the values is not added", "value = x @ W_v.T + b_v", layer=_without("b_v")),
-    Fingerprint("bias.o_dropped", "the bias of the output projection is not added", "out @ W_o.T + b_o", layer=_without("b_o")),
-    Fingerprint("bias.qkv_dropped", "the biases of queries, keys and values are not added", _LINEAR, layer=_without("b_q", "b_k", "b_v")),
-    Fingerprint("bias.all_dropped", "no bias of a projection is added", _LINEAR, layer=_without("b_q", "b_k", "b_v", "b_o")),
-    Fingerprint("axes.sequence_first", "batch and positions are swapped: the layer attends across the batch",
-                "batch_first=True, or transpose(0, 1) before and after", layer=_sequence_first, special_of="axes.batch_as_positions"),
-    Fingerprint("sources.value_from_query", "the values come from the query input", "value = W_v(memory)", "cross",
-                layer=_source(value="query")),
-    Fingerprint("sources.key_from_query", "the keys come from the query input", "key = W_k(memory)", "cross", layer=_source(key="query")),
-    Fingerprint("sources.memory_ignored", "keys and values come from the query input: the memory is ignored",
-                "key = W_k(memory), value = W_v(memory)", "cross", layer=_source(key="query", value="query")),
-    Fingerprint("sources.value_from_key", "the values come from the key input", "value = W_v(value)", "cross", layer=_source(value="key")),
-    Fingerprint("sources.key_from_value", "the keys come from the value input", "key = W_k(key)", "cross", layer=_source(key="value")),
-)  # fmt: skip
+    Fingerprint(
+        "weights.q_k_swapped",
+        "W_q and W_k are swapped",
+        "W_q projects the queries, W_k the keys",
+        layer=_taken(q="k", k="q"),
+        special_of="operands.scores_transposed",
+    ),
+    Fingerprint(
+        "weights.k_v_swapped",
+        "W_k and W_v are swapped",
+        "W_k projects the keys, W_v the values",
+        layer=_taken(k="v", v="k"),
+        special_of="operands.key_value_swapped",
+    ),
+    Fingerprint(
+        "weights.q_v_swapped",
+        "W_q and W_v are swapped",
+        "W_q projects the queries, W_v the values",
+        layer=_taken(q="v", v="q"),
+        special_of="operands.query_value_swapped",
+    ),
+    Fingerprint(
+        "weights.rotated",
+        "the fused projection is read in the order v, q, k",
+        "q, k, v in this order",
+        layer=_taken(q="v", k="q", v="k"),
+    ),
+    Fingerprint(
+        "weights.rotated_back",
+        "the fused projection is read in the order k, v, q",
+        "q, k, v in this order",
+        layer=_taken(q="k", k="v", v="q"),
+    ),
+    Fingerprint(
+        "bias.q_dropped",
+        "the bias of the queries is not added",
+        "query = x @ W_q.T + b_q",
+        layer=_without("b_q"),
+    ),
+    Fingerprint(
+        "bias.v_dropped",
+        "the bias of the values is not added",
+        "value = x @ W_v.T + b_v",
+        layer=_without("b_v"),
+    ),
+    Fingerprint(
+        "bias.o_dropped",
+        "the bias of the output projection is not added",
+        "out @ W_o.T + b_o",
+        layer=_without("b_o"),
+    ),
+    Fingerprint(
+        "bias.qkv_dropped",
+        "the biases of queries, keys and values are not added",
+        _LINEAR,
+        layer=_without("b_q", "b_k", "b_v"),
+    ),
+    Fingerprint(
+        "bias.all_dropped",
+        "no bias of a projection is added",
+        _LINEAR,
+        layer=_without("b_q", "b_k", "b_v", "b_o"),
+    ),
+    Fingerprint(
+        "axes.sequence_first",
+        "batch and positions are swapped: the layer attends across the batch",
+        "batch_first=True, or transpose(0, 1) before and after",
+        layer=_sequence_first,
+        special_of="axes.batch_as_positions",
+    ),
+    Fingerprint(
+        "sources.value_from_query",
+        "the values come from the query input",
+        "value = W_v(memory)",
+        "cross",
+        layer=_source(value="query"),
+    ),
+    Fingerprint(
+        "sources.key_from_query",
+        "the keys come from the query input",
+        "key = W_k(memory)",
+        "cross",
+        layer=_source(key="query"),
+    ),
+    Fingerprint(
+        "sources.memory_ignored",
+        "keys and values come from the query input: the memory is ignored",
+        "key = W_k(memory), value = W_v(memory)",
+        "cross",
+        layer=_source(key="query", value="query"),
+    ),
+    Fingerprint(
+        "sources.value_from_key",
+        "the values come from the key input",
+        "value = W_v(value)",
+        "cross",
+        layer=_source(value="key"),
+    ),
+    Fingerprint(
+        "sources.key_from_value",
+        "the keys come from the value input",
+        "key = W_k(key)",
+        "cross",
+        layer=_source(key="value"),
+    ),
+)

@@ -1,4 +1,7 @@
-"""Known mistakes in the softmax, in its blocks and its range."""
+"""Known mistakes in the softmax, in its blocks and its range.
+
+Long because it is a table: an entry is data, one mistake each.
+"""
 
 from collections.abc import Callable
 
@@ -54,6 +57,10 @@ def _keys(x: CoreInputs, first: int, last: int) -> Tensor | None:
     return attend(x, block=lambda x, s: forbid(x, s).masked_fill(~inside, -torch.inf))
 
 
+def _last_key_past(count: int) -> WrongCore:
+    return lambda x: _keys(x, 0, x.key.shape[2] - 1) if x.key.shape[2] > count else None
+
+
 def _dropped(size: int) -> WrongCore:
     def core(x: CoreInputs) -> Tensor | None:
         length = x.key.shape[2]
@@ -69,7 +76,9 @@ def _padded(size: int) -> WrongCore:
         extra = -x.key.shape[2] % size
         if not extra:
             return None
-        return attend(x, block=lambda x, s: pad(forbid(x, s), (0, extra)), mix=lambda x, w, v: w[..., :-extra] @ v)
+        return attend(
+            x, block=lambda x, s: pad(forbid(x, s), (0, extra)), mix=lambda x, w, v: w[..., :-extra] @ v
+        )
 
     return core
 
@@ -115,30 +124,48 @@ def _blocks() -> list[Fingerprint]:
     for n in BLOCKS:
         found += [
             Fingerprint(
-                f"tail.dropped_{n}", f"the last, partial block of keys is dropped (blocks of {n})",
-                f"round the number of blocks up: (kv_len + {n - 1}) // {n}, and hide what lies past the end", "", _dropped(n),
+                f"tail.dropped_{n}",
+                f"the last, partial block of keys is dropped (blocks of {n})",
+                f"round the number of blocks up: (kv_len + {n - 1}) // {n}, and hide what lies past the end",
+                "",
+                _dropped(n),
             ),
             Fingerprint(
-                f"tail.padded_{n}", f"the padding of the last block of keys takes part with score 0 (blocks of {n})",
-                "set the scores of padded keys to -inf", "", _padded(n),
+                f"tail.padded_{n}",
+                f"the padding of the last block of keys takes part with score 0 (blocks of {n})",
+                "set the scores of padded keys to -inf",
+                "",
+                _padded(n),
             ),
             Fingerprint(
-                f"tail.rows_{n}", f"the rows of the last, partial block of queries are not written (blocks of {n})",
-                f"round the number of blocks up: (q_len + {n - 1}) // {n}", "", _rows(n),
+                f"tail.rows_{n}",
+                f"the rows of the last, partial block of queries are not written (blocks of {n})",
+                f"round the number of blocks up: (q_len + {n - 1}) // {n}",
+                "",
+                _rows(n),
             ),
             Fingerprint(
-                f"online.unscaled_{n}", f"the accumulator is not rescaled when the running maximum moves (blocks of {n})",
-                "out = out * exp(m_old - m_new) + p @ v", "", _online(n, accumulator=False, total=True),
+                f"online.unscaled_{n}",
+                f"the accumulator is not rescaled when the running maximum moves (blocks of {n})",
+                "out = out * exp(m_old - m_new) + p @ v",
+                "",
+                _online(n, accumulator=False, total=True),
             ),
             Fingerprint(
-                f"online.unscaled_sum_{n}", f"the running sum is not rescaled when the running maximum moves (blocks of {n})",
-                "sum = sum * exp(m_old - m_new) + p.sum()", "", _online(n, accumulator=True, total=False),
+                f"online.unscaled_sum_{n}",
+                f"the running sum is not rescaled when the running maximum moves (blocks of {n})",
+                "sum = sum * exp(m_old - m_new) + p.sum()",
+                "",
+                _online(n, accumulator=True, total=False),
             ),
             Fingerprint(
-                f"online.unscaled_both_{n}", f"nothing is rescaled when the running maximum moves (blocks of {n})",
-                "multiply accumulator and sum by exp(m_old - m_new)", "", _online(n, accumulator=False, total=False),
+                f"online.unscaled_both_{n}",
+                f"nothing is rescaled when the running maximum moves (blocks of {n})",
+                "multiply accumulator and sum by exp(m_old - m_new)",
+                "",
+                _online(n, accumulator=False, total=False),
             ),
-        ]  # fmt: skip
+        ]
     return found
 
 
@@ -156,87 +183,179 @@ def _stored(dtype: torch.dtype, *, scores: bool) -> WrongCore:
 _KEYS = "scores.softmax(dim=-1), the axis of the keys"
 
 SOFTMAX = (
-    Fingerprint("softmax.queries", "the softmax runs over the queries", _KEYS, "", _over(lambda s: s.softmax(-2))),
+    Fingerprint(
+        "softmax.queries", "the softmax runs over the queries", _KEYS, "", _over(lambda s: s.softmax(-2))
+    ),
     Fingerprint("softmax.heads", "the softmax runs over the heads", _KEYS, "", _over(lambda s: s.softmax(1))),
     Fingerprint("softmax.batch", "the softmax runs over the batch", _KEYS, "", _over(lambda s: s.softmax(0))),
     Fingerprint(
-        "softmax.heads_and_keys", "the softmax runs over heads and keys together: the heads share one unit of weight", _KEYS, "",
-        _over(lambda s: s.transpose(1, 2).flatten(2).softmax(-1).unflatten(-1, (s.shape[1], -1)).transpose(1, 2)),
+        "softmax.heads_and_keys",
+        "the softmax runs over heads and keys together: the heads share one unit of weight",
+        _KEYS,
+        "",
+        _over(
+            lambda s: s.transpose(1, 2).flatten(2).softmax(-1).unflatten(-1, (s.shape[1], -1)).transpose(1, 2)
+        ),
     ),
     Fingerprint(
-        "softmax.queries_and_keys", "the softmax runs over queries and keys together", _KEYS, "",
+        "softmax.queries_and_keys",
+        "the softmax runs over queries and keys together",
+        _KEYS,
+        "",
         _over(lambda s: s.flatten(2).softmax(-1).unflatten(-1, s.shape[2:])),
     ),
     Fingerprint(
-        "softmax.batch_and_queries", "the softmax runs over the flattened batch and queries", _KEYS, "",
-        _over(lambda s: s.transpose(1, 2).flatten(0, 1).softmax(0).unflatten(0, (s.shape[0], -1)).transpose(1, 2)),
+        "softmax.batch_and_queries",
+        "the softmax runs over the flattened batch and queries",
+        _KEYS,
+        "",
+        _over(
+            lambda s: (
+                s.transpose(1, 2).flatten(0, 1).softmax(0).unflatten(0, (s.shape[0], -1)).transpose(1, 2)
+            )
+        ),
     ),
     Fingerprint(
-        "softmax.rows", "the softmax runs over the flattened batch, heads and queries", _KEYS, "",
+        "softmax.rows",
+        "the softmax runs over the flattened batch, heads and queries",
+        _KEYS,
+        "",
         _over(lambda s: s.flatten(0, 2).softmax(0).view_as(s)),
     ),
     Fingerprint(
-        "softmax.sign", "the exponent has the wrong sign: the least similar key gets the most weight", _KEYS, "",
+        "softmax.sign",
+        "the exponent has the wrong sign: the least similar key gets the most weight",
+        _KEYS,
+        "",
         lambda x: attend(x, logits=lambda x, raw: -logits(x, raw)),
     ),
     Fingerprint(
-        "softmax.no_exponential", "the scores are divided by their sum, without an exponential", _KEYS, "",
+        "softmax.no_exponential",
+        "the scores are divided by their sum, without an exponential",
+        _KEYS,
+        "",
         _over(lambda s: s.nan_to_num(neginf=0.0) / s.nan_to_num(neginf=0.0).sum(-1, keepdim=True)),
     ),
     Fingerprint(
-        "softmax.weights_transposed", "the weights are transposed before they meet the values", "weights @ value", "",
+        "softmax.weights_transposed",
+        "the weights are transposed before they meet the values",
+        "weights @ value",
+        "",
         lambda x: attend(x, mix=lambda x, w, v: w.mT @ v) if x.query.shape[2] == x.key.shape[2] else None,
     ),
     Fingerprint(
-        "softmax.heads_averaged", "every head uses the mean of the heads' weights", "keep the heads axis until the merge", "",
+        "softmax.heads_averaged",
+        "every head uses the mean of the heads' weights",
+        "keep the heads axis until the merge",
+        "",
         lambda x: attend(x, mix=lambda x, w, v: w.mean(1, keepdim=True) @ v),
     ),
     Fingerprint(
-        "softmax.batch_averaged", "every sample uses the mean of the samples' weights", "keep the batch axis", "",
+        "softmax.batch_averaged",
+        "every sample uses the mean of the samples' weights",
+        "keep the batch axis",
+        "",
         lambda x: attend(x, mix=lambda x, w, v: w.mean(0, keepdim=True) @ v),
     ),
-    Fingerprint("softmax.missing", "there is no softmax", "weights = scores.softmax(dim=-1)", "", _over(lambda s: s.nan_to_num(neginf=0.0))),
-    Fingerprint("softmax.sigmoid", "a sigmoid stands where the softmax should", _KEYS, "", _over(torch.sigmoid)),
-    Fingerprint("softmax.log", "a log_softmax stands where the softmax should", _KEYS, "", _over(lambda s: s.log_softmax(-1))),
-    Fingerprint("softmax.twice", "the softmax is applied twice", "apply it once", "", _over(lambda s: s.softmax(-1).softmax(-1))),
     Fingerprint(
-        "softmax.off_by_one", "1 is added to the denominator: a key with score 0 and value 0 takes part", _KEYS, "",
-        lambda x: attend(x, block=lambda x, s: pad(forbid(x, s), (0, 1)), mix=lambda x, w, v: w[..., :-1] @ v),
+        "softmax.missing",
+        "there is no softmax",
+        "weights = scores.softmax(dim=-1)",
+        "",
+        _over(lambda s: s.nan_to_num(neginf=0.0)),
     ),
     Fingerprint(
-        "softmax.not_normalised", "the output is not divided by the sum of the exponentials", "out / sum at the end", "", _over(_powers),
+        "softmax.sigmoid", "a sigmoid stands where the softmax should", _KEYS, "", _over(torch.sigmoid)
     ),
     Fingerprint(
-        "softmax.normalised_twice", "the output is divided by the sum of the exponentials twice", "divide once, at the end", "",
+        "softmax.log",
+        "a log_softmax stands where the softmax should",
+        _KEYS,
+        "",
+        _over(lambda s: s.log_softmax(-1)),
+    ),
+    Fingerprint(
+        "softmax.twice",
+        "the softmax is applied twice",
+        "apply it once",
+        "",
+        _over(lambda s: s.softmax(-1).softmax(-1)),
+    ),
+    Fingerprint(
+        "softmax.off_by_one",
+        "1 is added to the denominator: a key with score 0 and value 0 takes part",
+        _KEYS,
+        "",
+        lambda x: attend(
+            x, block=lambda x, s: pad(forbid(x, s), (0, 1)), mix=lambda x, w, v: w[..., :-1] @ v
+        ),
+    ),
+    Fingerprint(
+        "softmax.not_normalised",
+        "the output is not divided by the sum of the exponentials",
+        "out / sum at the end",
+        "",
+        _over(_powers),
+    ),
+    Fingerprint(
+        "softmax.normalised_twice",
+        "the output is divided by the sum of the exponentials twice",
+        "divide once, at the end",
+        "",
         _over(lambda s: s.softmax(-1) / _powers(s).sum(-1, keepdim=True)),
     ),
     Fingerprint(
-        "softmax.overflow", "the maximum is not subtracted before the exponential, so large scores overflow",
-        "(scores - scores.amax(-1, keepdim=True)).exp(), or scores.softmax(-1)", "", _unshifted, literal=True,
+        "softmax.overflow",
+        "the maximum is not subtracted before the exponential, so large scores overflow",
+        "(scores - scores.amax(-1, keepdim=True)).exp(), or scores.softmax(-1)",
+        "",
+        _unshifted,
+        literal=True,
     ),
     Fingerprint(
-        "softmax.overflow_divided_last", "the maximum is not subtracted before the exponential, so large scores overflow",
-        "(scores - scores.amax(-1, keepdim=True)).exp(), or scores.softmax(-1)", "", _divide_last, literal=True,
+        "softmax.overflow_divided_last",
+        "the maximum is not subtracted before the exponential, so large scores overflow",
+        "(scores - scores.amax(-1, keepdim=True)).exp(), or scores.softmax(-1)",
+        "",
+        _divide_last,
+        literal=True,
         special_of="softmax.overflow",
     ),
     *(
         Fingerprint(
-            f"precision.{what}_{name}", f"the {what} are held in {name}, whatever comes in", "keep the dtype of the query, or float32", "",
+            f"precision.{what}_{name}",
+            f"the {what} are held in {name}, whatever comes in",
+            "keep the dtype of the query, or float32",
+            "",
             _stored(dtype, scores=what == "scores"),
         )
-        for what in ("scores", "weights") for name, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16))
+        for what in ("scores", "weights")
+        for name, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16))
     ),
     Fingerprint(
-        "tail.last_key", "the last key is dropped", "let the keys run to kv_len, not to kv_len - 1", "",
+        "tail.last_key",
+        "the last key is dropped",
+        "let the keys run to kv_len, not to kv_len - 1",
+        "",
         lambda x: _keys(x, 0, x.key.shape[2] - 1),
     ),
-    Fingerprint("tail.first_key", "the first key is dropped", "start at key 0", "", lambda x: _keys(x, 1, x.key.shape[2])),
+    Fingerprint(
+        "tail.first_key",
+        "the first key is dropped",
+        "start at key 0",
+        "",
+        lambda x: _keys(x, 1, x.key.shape[2]),
+    ),
     *(
         Fingerprint(
-            f"tail.last_key_{n}", f"the last key is dropped where there are more than {n}", "let the keys run to kv_len, not to kv_len - 1",
-            "", lambda x, n=n: _keys(x, 0, x.key.shape[2] - 1) if x.key.shape[2] > n else None, special_of="tail.last_key",
+            f"tail.last_key_{n}",
+            f"the last key is dropped where there are more than {n}",
+            "let the keys run to kv_len, not to kv_len - 1",
+            "",
+            _last_key_past(n),
+            special_of="tail.last_key",
         )
         for n in (16, 32, 64)
     ),
     *_blocks(),
-)  # fmt: skip
+)

@@ -77,9 +77,14 @@ def mix(x: CoreInputs, weights: Tensor, value: Tensor) -> Tensor:
 
 
 def attend(
-    x: CoreInputs, *, logits: Step = logits, block: Step = forbid, softmax: Step = softmax, mix: Step = mix,
+    x: CoreInputs,
+    *,
+    logits: Step = logits,
+    block: Step = forbid,
+    softmax: Step = softmax,
+    mix: Step = mix,
     share: Step = share,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Attend, with any step replaced.
 
     Args:
@@ -116,10 +121,16 @@ def linear(tensor: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return tensor @ weight.mT if bias is None else tensor @ weight.mT + bias
 
 
-def project(x: LayerInputs, *, split: Step = split, key: Tensor | None = None, value: Tensor | None = None) -> CoreInputs:
+def project(
+    x: LayerInputs, *, split: Step = split, key: Tensor | None = None, value: Tensor | None = None
+) -> CoreInputs:
     """Project and split; `key` and `value` replace the inputs that those come from."""
     w = x.weights
-    sources = {"q": x.query, "k": x.key_input if key is None else key, "v": x.value_input if value is None else value}
+    sources = {
+        "q": x.query,
+        "k": x.key_input if key is None else key,
+        "v": x.value_input if value is None else value,
+    }
     heads = {"q": w.heads, "k": w.kv_heads, "v": w.kv_heads}
     q, k, v = (
         split(x, linear(sources[n], getattr(w, f"W_{n}"), getattr(w, f"b_{n}")), heads[n]) for n in "qkv"

@@ -16,23 +16,36 @@ from .variants import Plan, plans, richer, telling, without_one
 
 _ENOUGH = 3
 _FEATURES = {
-    "bias": "a bias", "softcap": "a softcap", "window": "a window", "scale": "an explicit scale", "mask": "a mask",
-    "causal": "causal", "kv_heads": "grouped heads",
-}  # fmt: skip
+    "bias": "a bias",
+    "softcap": "a softcap",
+    "window": "a window",
+    "scale": "an explicit scale",
+    "mask": "a mask",
+    "causal": "causal",
+    "kv_heads": "grouped heads",
+}
 _NAMES = {f.name: f for f in BANK}
 
 WRITTEN = Fingerprint(
-    "state.input_written", "an input is changed in place", "x = x * scale instead of x *= scale, masked_fill instead of masked_fill_"
-)  # fmt: skip
+    "state.input_written",
+    "an input is changed in place",
+    "x = x * scale instead of x *= scale, masked_fill instead of masked_fill_",
+)
 RANDOM = Fingerprint(
-    "output.random", "two equal calls give different outputs: dropout outside of training, or memory that was never written",
+    "output.random",
+    "two equal calls give different outputs: dropout outside of training, or memory that was never written",
     "F.dropout(weights, p, training=self.training); fill buffers before they are read",
-)  # fmt: skip
+)
 DROPOUT = Fingerprint(
-    "dropout.in_eval", "dropout is active in eval mode", "F.dropout(weights, self.p, training=self.training)", "dropout"
+    "dropout.in_eval",
+    "dropout is active in eval mode",
+    "F.dropout(weights, self.p, training=self.training)",
+    "dropout",
 )
 DTYPE = Fingerprint(
-    "output.dtype", "the numbers are right, but the output has another dtype than the query", "output.to(query.dtype)"
+    "output.dtype",
+    "the numbers are right, but the output has another dtype than the query",
+    "output.to(query.dtype)",
 )
 
 
@@ -128,9 +141,10 @@ def _explain(observe: Observer, plan: Plan, case: Case, earlier: Sequence[Observ
         return None
     first, *rest = sorted((*seen, *earlier), key=lambda o: not o.wrong)
     candidates = [
-        f for f in BANK
+        f
+        for f in BANK
         if first.explained(f) and all(o.explained(f) for o in rest) and sum(o.shows(f) for o in seen) >= 2
-    ]  # fmt: skip
+    ]
     if len(candidates) > 1:
         candidates = _narrow(observe, plan, case, candidates)
     chosen = _most_general(candidates)
@@ -138,7 +152,10 @@ def _explain(observe: Observer, plan: Plan, case: Case, earlier: Sequence[Observ
         return None
     count = sum(o.shows(chosen) for o in seen)
     only = _conditions(observe, plan, case, chosen)
-    return Match(replace(chosen, sentence=f"{chosen.sentence}, but only together with {only}") if only else chosen, count)
+    return Match(
+        replace(chosen, sentence=f"{chosen.sentence}, but only together with {only}") if only else chosen,
+        count,
+    )
 
 
 def _conditions(observe: Observer, plan: Plan, case: Case, chosen: Fingerprint) -> str:
@@ -147,7 +164,9 @@ def _conditions(observe: Observer, plan: Plan, case: Case, chosen: Fingerprint) 
     for smaller in without_one(case, observe.subject.space):
         seen = [o for v in plan(smaller)[:2] if (o := observe(v)) is not None]
         if seen and not any(o.wrong for o in seen) and all(o.shows(chosen) for o in seen):
-            words += [word for name, word in _FEATURES.items() if getattr(smaller, name) != getattr(case, name)]
+            words += [
+                word for name, word in _FEATURES.items() if getattr(smaller, name) != getattr(case, name)
+            ]
     return " and ".join(words)
 
 

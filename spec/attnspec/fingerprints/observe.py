@@ -103,7 +103,8 @@ def tells_apart(inputs: CoreInputs | LayerInputs, first: Fingerprint, second: Fi
 
 
 def agree(got: Tensor, reference: Tensor, near: float, *, literal: bool) -> bool:
-    """Return whether two outputs are equal up to `near`; NaN in the reference is free unless it is literal."""
+    """Return whether two outputs are equal up to `near`; NaN in "
+    "the reference is free unless it is literal."""
     gap = (got - reference).abs() <= near
     same = gap | (got == reference)
     if literal:
@@ -143,7 +144,7 @@ class Observer:
 
     def inputs(self, case: Case) -> CoreInputs | LayerInputs:
         """Build the inputs of a case for this subject."""
-        return self.subject.layer_inputs(case) if self.layer else case.core_inputs()  # type: ignore[no-any-return]
+        return self.subject.layer_inputs(case) if self.layer else case.core_inputs()
 
     def _observe(self, case: Case) -> Observation | None:
         inputs = self.inputs(case)
@@ -160,9 +161,17 @@ class Observer:
             core = oracle.core(wide)
             right, bound = core.output, core_bound(wide, core, roundoffs)
         return Observation(
-            wide, got.double(), right, float(bound.max()), roundoffs.output, got.dtype == inputs.query.dtype,
-            any(not torch.equal(t.double(), wide.tensors()[name].double()) for name, t in inputs.tensors().items()),
-        )  # fmt: skip
+            wide,
+            got.double(),
+            right,
+            float(bound.max()),
+            roundoffs.output,
+            got.dtype == inputs.query.dtype,
+            any(
+                not torch.equal(t.double(), wide.tensors()[name].double())
+                for name, t in inputs.tensors().items()
+            ),
+        )
 
     def repeats(self, case: Case) -> bool:
         """Return whether two equal calls give equal outputs."""
@@ -172,7 +181,7 @@ class Observer:
 
 
 def explains(found: Fingerprint, inputs: CoreInputs | LayerInputs, got: Tensor, precision: Precision) -> bool:
-    """Return whether a mistake gives an output that was seen for some inputs; where it cannot be made, it does not."""
+    """Return whether a mistake gives what was returned; where it cannot be made, it does not."""
     roundoffs = precision.at(inputs.query.dtype)
     wide = copied(inputs)
     if isinstance(wide, LayerInputs):
@@ -183,7 +192,9 @@ def explains(found: Fingerprint, inputs: CoreInputs | LayerInputs, got: Tensor, 
         right, bound = core.output, core_bound(wide, core, roundoffs)
     if got.shape != right.shape or not got.numel():
         return False
-    seen = Observation(wide, got.double(), right, float(bound.nan_to_num().max()), roundoffs.output, True, False)
+    seen = Observation(
+        wide, got.double(), right, float(bound.nan_to_num().max()), roundoffs.output, True, False
+    )
     return seen.reference(found) is not None and seen.explained(found)
 
 

@@ -12,8 +12,22 @@ Plan = Callable[[Case], list[Case]]
 # No two sizes of a row coincide; the lengths are those of equal, fewer and more queries than keys.
 _SIZES: tuple[dict[str, Any], ...] = (
     {"batch": 2, "heads": 3, "grouped": (4, 2), "single": 3, "width": 5, "lengths": ((8, 8), (7, 9), (9, 7))},
-    {"batch": 3, "heads": 2, "grouped": (6, 3), "single": 2, "width": 8, "lengths": ((5, 5), (5, 11), (11, 5))},
-    {"batch": 2, "heads": 4, "grouped": (6, 2), "single": 4, "width": 6, "lengths": ((9, 9), (4, 10), (10, 4))},
+    {
+        "batch": 3,
+        "heads": 2,
+        "grouped": (6, 3),
+        "single": 2,
+        "width": 8,
+        "lengths": ((5, 5), (5, 11), (11, 5)),
+    },
+    {
+        "batch": 2,
+        "heads": 4,
+        "grouped": (6, 2),
+        "single": 4,
+        "width": 6,
+        "lengths": ((9, 9), (4, 10), (10, 4)),
+    },
 )
 
 
@@ -46,10 +60,19 @@ def _generic(case: Case) -> list[Case]:
         d_v = row["width"] + (3 if case.d_v != case.d_k else 0)
         found.append(
             case.replace(
-                batch=row["batch"], heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=kv_len, d_k=row["width"],
-                d_v=d_v, mask=_mask(case), values="normal", layout="contiguous", seed=101 + number,
+                batch=row["batch"],
+                heads=heads,
+                kv_heads=kv_heads,
+                q_len=q_len,
+                kv_len=kv_len,
+                d_k=row["width"],
+                d_v=d_v,
+                mask=_mask(case),
+                values="normal",
+                layout="contiguous",
+                seed=101 + number,
             )
-        )  # fmt: skip
+        )
     return [_all_seen(v) for v in found]
 
 
@@ -117,7 +140,9 @@ def richer(case: Case, space: Space) -> Iterator[Case]:
         found.append({"mask": "random", "mask_axes": "bhqk", "mask_rank": 4, "causal": True})
     for change in found:
         fitted = space.fit(case.replace(**change))
-        if fitted is not None and all(getattr(fitted, name) == change[name] for name in change if name == "causal"):
+        if fitted is not None and all(
+            getattr(fitted, name) == change[name] for name in change if name == "causal"
+        ):
             yield fitted
 
 
@@ -143,7 +168,11 @@ def telling(case: Case, space: Space) -> Iterator[Case]:
     changes: list[dict[str, Any]] = [
         {},
         *({"scale": s} for s in (0.7, -0.4, None)),
-        *({"mask": m, "mask_axes": a, "mask_rank": 4} for m in ("random", "dead") for a in ("bhqk", "bk", "bqk")),
+        *(
+            {"mask": m, "mask_axes": a, "mask_rank": 4}
+            for m in ("random", "dead")
+            for a in ("bhqk", "bk", "bqk")
+        ),
         {"mask": "random", "mask_axes": "qk", "mask_rank": 4},
         {"mask": None},
         *({"causal": c} for c in (True, False)),
@@ -163,7 +192,10 @@ def telling(case: Case, space: Space) -> Iterator[Case]:
         {"projection_bias": not case.projection_bias},
     ]
     for number, change in enumerate(changes):
-        if "self" in (change.get("sources"), case.sources if "sources" not in change else None) and "q_len" in change:
+        if (
+            "self" in (change.get("sources"), case.sources if "sources" not in change else None)
+            and "q_len" in change
+        ):
             change = {**change, "sources": space.sources[-1]}
         if "mask_rank" in change and case.sources == "self" and space.contract == "layer":
             change = {**change, "q_len": case.kv_len}
