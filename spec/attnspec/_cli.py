@@ -137,6 +137,7 @@ def _declare(words: argparse.Namespace) -> int:
 def _add_trace(commands: Any) -> None:
     c = _command(commands, "trace", "print the named shape table of a real run, next to the contract's", _trace)
     _add_target(c, many=False)
+    c.add_argument("--input", metavar="EXPR", help="trace any model on these inputs, e.g. 'torch.randn(batch, seq, d_model)'")
     c.add_argument("--json", action="store_true")
     c.add_argument("--markdown", action="store_true")
     c.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page")

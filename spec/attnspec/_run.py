@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _terminal as terminal
-from ._errors import AttnspecError, TargetError
+from ._errors import AttnspecError, ReportError, TargetError
 from .declaration import Declaration, read_declarations
 from .report import Report
 
@@ -76,12 +76,17 @@ def _check_one(words: argparse.Namespace, target: str, *, many: bool) -> Report:
                 out.print(terminal.heading(found, device=words.device))
 
         report = check_implementation(
-            target, declaration=declared(words, target), profile=words.profile, clause=words.clause, device=words.device,
+            target, declaration=declared(words, target), profile=words.profile, clause=_named(words.clause), device=words.device,
             seed=words.seed, jobs=words.jobs or min(4, os.cpu_count() or 1), scripts=words.scripts, limit=words.limit,
             recognised=started, progress=lambda result, done, total: progress.update(task, completed=done, total=total),
         )  # fmt: skip
     _print_report(report, out, quiet=words.quiet, many=many)
     return report
+
+
+def _named(clauses: list[str] | None) -> list[str] | None:
+    """Return the names of clauses and chapters, which may also be given in one word, with commas."""
+    return None if clauses is None else [name for word in clauses for name in word.replace(",", " ").split()]
 
 
 def _print_report(report: Report, out: Any, *, quiet: bool, many: bool) -> None:
@@ -103,20 +108,32 @@ def _print_report(report: Report, out: Any, *, quiet: bool, many: bool) -> None:
 
 
 def _write_reports(words: argparse.Namespace, reports: list[Report]) -> None:
-    """Write what was asked for; the verdict has been shown already."""
-    data: Any = reports[0].as_dict() if len(reports) == 1 else [r.as_dict() for r in reports]
-    if words.json is not None and str(words.json) == "-":
-        print(json.dumps(data, indent=1, default=str))
-    elif words.json is not None:
-        from .report import _write
+    """Write what was asked for; the verdict has been shown already.
 
-        _write(words.json, json.dumps(data, indent=1, default=str) + "\n")
+    Raises:
+        ReportError: If one cannot be written; the others have been.
+    """
+    from .report import _write, junit
+
+    data: Any = reports[0].as_dict() if len(reports) == 1 else [r.as_dict() for r in reports]
+    text = json.dumps(data, indent=1, default=str)
+    wanted: list[tuple[Path, str]] = []
+    if words.json is not None and str(words.json) == "-":
+        print(text)
+    elif words.json is not None:
+        wanted.append((words.json, text + "\n"))
     if words.junit is not None:
         from xml.etree import ElementTree
 
-        from .report import _write, junit
-
-        _write(words.junit, ElementTree.tostring(junit(reports), encoding="unicode") + "\n")
+        wanted.append((words.junit, ElementTree.tostring(junit(reports), encoding="unicode") + "\n"))
+    failed: list[str] = []
+    for path, content in wanted:
+        try:
+            _write(path, content)
+        except ReportError as error:
+            failed.append(str(error))
+    if failed:
+        raise ReportError("\n".join(failed))
 
 
 def _check_inside(words: argparse.Namespace) -> int:
@@ -154,9 +171,10 @@ def run_declare(words: argparse.Namespace) -> int:
 def run_trace(words: argparse.Namespace) -> int:
     """Print the shape table of a run."""
     from . import trace
-    from .trace.target import trace_target
+    from .trace.target import trace_input, trace_target
 
-    found = trace_target(words.target, declared(words, words.target))
+    said = declared(words, words.target)
+    found = trace_target(words.target, said) if words.input is None else trace_input(words.target, said, words.input)
     if words.json:
         print(json.dumps(trace.to_json(found), indent=1, default=str))
     elif words.markdown:

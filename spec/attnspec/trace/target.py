@@ -1,9 +1,13 @@
 """Traceable runs of whatever recognition understands: the code is called exactly as the suite calls it."""
 
+import copy
+import inspect
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from .. import oracle
@@ -33,6 +37,40 @@ def trace_target(text: str, declared: Declaration) -> Trace:
     return trace_recognised(
         recognition, mask="random" if space.has("mask") else None, grouped=space.has("grouped"), title=text
     )
+
+
+def trace_input(text: str, declared: Declaration, expression: str) -> Trace:
+    """Trace anything that can be called: a whole model, say, on inputs of your own.
+
+    Args:
+        text: The target: a class, a function or an instance.
+        declared: `new` says how to construct a class.
+        expression: The inputs, with `batch`, `seq`, `d_model`, `heads`, `d_k` and `torch` bound, for example
+            `torch.randn(batch, seq, d_model)`; a tuple is several.
+
+    Raises:
+        TargetError: If it cannot be constructed, or the expression does not evaluate.
+    """
+    target = load_target(text)
+    runs = []
+    for sizes in prime_sizes():
+        names = {**target.namespace, **sizes, "torch": torch, "bias": True, "dropout": 0.0, "max_len": 64, "_target": target.object}
+        try:
+            made = eval(declared.new, names) if declared.new else target.object
+            called = made() if inspect.isclass(made) else copy.deepcopy(made)
+            given = eval(expression, names)
+        except Exception as error:
+            raise TargetError(
+                f"{text}: {type(error).__name__}: {error}\n"
+                f"  bound are {', '.join(sizes)}; a class needs --new 'Model(d_model, heads)', the inputs --input 'torch.randn(batch, seq, d_model)'"
+            ) from error
+        inputs = given if isinstance(given, tuple) else (given,)
+        weights = dict(called.named_parameters()) if isinstance(called, nn.Module) else {}
+        if isinstance(called, nn.Module):
+            called.eval()
+        named = {f"input {i}" if len(inputs) > 1 else "input": x for i, x in enumerate(inputs)}
+        runs.append(Run(sizes, partial(called, *inputs), named, weights))
+    return trace_runs(runs, title=text)
 
 
 def trace_recognised(
