@@ -25,12 +25,20 @@ def main(chosen: list[str]) -> int:
         began = time.perf_counter()
         found = recognise(load_target(row.text), Declaration.from_pairs(list(row.lines)))
         results = [run_clause(clause, found, profile("quick")) for clause in clauses().values()]
-        failed = {r.clause for r in results if r.status in ("failed", "error") and clauses()[r.clause].level == "MUST"}
+        failed = {
+            r.clause
+            for r in results
+            if r.status in ("failed", "error") and clauses()[r.clause].level == "MUST"
+        }
         missing = set(row.fails) - failed - {r.clause for r in results if r.status == "failed"}
         unexpected += bool(missing)
         counts = Counter(r.status for r in results)
         note = f"  DOES NOT FAIL {' '.join(missing)}" if missing else ""
-        print(f"{row.target:<46}{time.perf_counter() - began:6.1f} s  {dict(counts)}  {' '.join(sorted(failed))}{note}", flush=True)
+        print(
+            f"{row.target:<46}{time.perf_counter() - began:6.1f} s  {dict(counts)}  "
+            f"{' '.join(sorted(failed))}{note}",
+            flush=True,
+        )
     return 1 if unexpected else 0
 
 

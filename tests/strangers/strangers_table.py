@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SUBJECTS = Path(__file__).parent / "subjects"
-LAYER = ("value.plain", "value.layer_plain", "params.each_matters", "mask.value", "mask.polarity", "causal.value")
+LAYER = (
+    "value.plain",
+    "value.layer_plain",
+    "params.each_matters",
+    "mask.value",
+    "mask.polarity",
+    "causal.value",
+)
 CORE = ("value.plain", "value.roles", "mask.value", "mask.polarity", "causal.value", "scale.options")
 
 
@@ -39,35 +46,91 @@ class Row:
         return f"{SUBJECTS / file}.py:{name}" if "." not in file else self.target
 
 
-def right(target: str, *says: str, lines: tuple[str, ...] = (), asks: tuple[str, ...] = (), checks: tuple[str, ...] = LAYER, fails: tuple[str, ...] = ()) -> Row:
+def right(
+    target: str,
+    *says: str,
+    lines: tuple[str, ...] = (),
+    asks: tuple[str, ...] = (),
+    checks: tuple[str, ...] = LAYER,
+    fails: tuple[str, ...] = (),
+) -> Row:
     """A right subject; `fails` are what it leaves open beside the mistakes meant here."""
     return Row(target, lines, says, fails, asks, (*checks, *fails, *asks))
 
 
-def wrong(target: str, *fails: str, lines: tuple[str, ...] = (), says: tuple[str, ...] = (), asks: tuple[str, ...] = (), passes: tuple[str, ...] = ()) -> Row:
+def wrong(
+    target: str,
+    *fails: str,
+    lines: tuple[str, ...] = (),
+    says: tuple[str, ...] = (),
+    asks: tuple[str, ...] = (),
+    passes: tuple[str, ...] = (),
+) -> Row:
     """A subject with one mistake."""
     return Row(target, lines, says, fails, asks, (*fails, *asks, *passes))
 
 
 DOCUMENTS = (
-    right("documents:First", "True = blocked, as its own words say", "W_q W_k W_v W_o with bias",
-          checks=(*LAYER, "shape.output", "value.layer", "gradient.parameters", "gradient.query"), fails=("mask.dead_row.zero", "dtype.mask")),
-    wrong("documents:Second", "shape.output", "value.plain", says=("NameError: name 'num_heads' is not defined",)),
-    wrong("documents:SecondMended", "params.output_projection", passes=("value.plain", "shape.output"), says=("no output projection",)),
+    right(
+        "documents:First",
+        "True = blocked, as its own words say",
+        "W_q W_k W_v W_o with bias",
+        checks=(*LAYER, "shape.output", "value.layer", "gradient.parameters", "gradient.query"),
+        fails=("mask.dead_row.zero", "dtype.mask"),
+    ),
+    wrong(
+        "documents:Second",
+        "shape.output",
+        "value.plain",
+        says=("NameError: name 'num_heads' is not defined",),
+    ),
+    wrong(
+        "documents:SecondMended",
+        "params.output_projection",
+        passes=("value.plain", "shape.output"),
+        says=("no output projection",),
+    ),
     wrong("documents:SecondGrouped", "grouped.order"),
-    wrong("documents:Third", "mask.value", "mask.polarity", lines=("mask_shape=batch q_len kv_len",), says=("interleaved by head",), passes=("value.plain", "value.layer_plain")),
+    wrong(
+        "documents:Third",
+        "mask.value",
+        "mask.polarity",
+        lines=("mask_shape=batch q_len kv_len",),
+        says=("interleaved by head",),
+        passes=("value.plain", "value.layer_plain"),
+    ),
     right("documents:Third", "interleaved by head", fails=("mask.dead_row.zero",), asks=("mask.broadcast",)),
-)  # fmt: skip
+)
 
 CONSTRUCTION = (
     right("construction:EmbedDim", "q_proj k_proj v_proj o_proj without bias", "True = may attend"),
     wrong("construction:EmbedDimUnscaled", "value.plain", "scale.default"),
-    right("construction:FourLinears", "linears.0 linears.1 linears.2 linears.3", "batch q_len kv_len", checks=(*LAYER, "value.cross_sources")),
+    right(
+        "construction:FourLinears",
+        "linears.0 linears.1 linears.2 linears.3",
+        "batch q_len kv_len",
+        checks=(*LAYER, "value.cross_sources"),
+    ),
     wrong("construction:FourLinearsNoTranspose", "value.plain", "value.layer_plain"),
-    right("construction:DimHead", "to_q to_kv (stacked) to_out.0", "dropout on the output", checks=(*LAYER, "value.cross_sources")),
+    right(
+        "construction:DimHead",
+        "to_q to_kv (stacked) to_out.0",
+        "dropout on the output",
+        checks=(*LAYER, "value.cross_sources"),
+    ),
     wrong("construction:DimHeadWrongAxis", "value.plain"),
-    right("construction:Book", "W_query W_key W_value out_proj", "always on", checks=(*LAYER, "causal.future", "dropout.survivors")),
-    wrong("construction:BookAntiCausal", "causal.value", "causal.future", says=("the past is hidden instead of the future",)),
+    right(
+        "construction:Book",
+        "W_query W_key W_value out_proj",
+        "always on",
+        checks=(*LAYER, "causal.future", "dropout.survivors"),
+    ),
+    wrong(
+        "construction:BookAntiCausal",
+        "causal.value",
+        "causal.future",
+        says=("the past is hidden instead of the future",),
+    ),
     wrong("construction:BookBeyondBuffer", "causal.future", passes=("value.plain",)),
     right("construction:CausalSelfAttention", "c_attn (stacked) c_proj", "always on"),
     wrong("construction:CausalSelfAttentionHeadWidth", "scale.default"),
@@ -80,7 +143,11 @@ CONSTRUCTION = (
     right("construction:instance", "q_proj k_proj v_proj o_proj"),
     wrong("construction:instance_unscaled", "value.plain"),
     right("construction:namespace_instance", "query key value dense"),
-    right("construction:Opaque", "inner.q_proj", lines=("new=Opaque(width_of_everything=d_model, how_many=heads)",)),
+    right(
+        "construction:Opaque",
+        "inner.q_proj",
+        lines=("new=Opaque(width_of_everything=d_model, how_many=heads)",),
+    ),
 )
 
 WEIGHTS = (
@@ -99,18 +166,41 @@ WEIGHTS = (
     right("weights:InProjection", "in_proj_weight (stacked) out_proj with bias"),
     wrong("weights:InProjectionScaledTwice", "scale.default"),
     right("weights:OtherLanguage", "frage schluessel wert ausgang"),
-    wrong("weights:OtherLanguageUnscaled", "value.plain",
-          lines=("weights.W_q=frage.weight", "weights.W_k=schluessel.weight", "weights.W_v=wert.weight", "weights.W_o=ausgang.weight")),
-    right("weights:Unknowable", "not recognised", checks=("value.batch_independent", "mask.irrelevant.finite", "shape.output", "determinism.repeat", "causal.off")),
+    wrong(
+        "weights:OtherLanguageUnscaled",
+        "value.plain",
+        lines=(
+            "weights.W_q=frage.weight",
+            "weights.W_k=schluessel.weight",
+            "weights.W_v=wert.weight",
+            "weights.W_o=ausgang.weight",
+        ),
+    ),
+    right(
+        "weights:Unknowable",
+        "not recognised",
+        checks=(
+            "value.batch_independent",
+            "mask.irrelevant.finite",
+            "shape.output",
+            "determinism.repeat",
+            "causal.off",
+        ),
+    ),
     wrong("weights:UnknowableBatchMixed", "value.batch_independent"),
     right("weights:Interleaved", "Wqkv (interleaved by head) Wo"),
     wrong("weights:InterleavedMixed", "value.layer_plain"),
-)  # fmt: skip
+)
 
 MASKS = (
     right("masks:RankThree", "of shape batch q_len kv_len"),
     right("masks:RankThreeUnlifted", asks=("mask.broadcast",)),
-    wrong("masks:RankThreeUnlifted", "mask.value", lines=("mask_shape=batch q_len kv_len",), passes=("value.plain",)),
+    wrong(
+        "masks:RankThreeUnlifted",
+        "mask.value",
+        lines=("mask_shape=batch q_len kv_len",),
+        passes=("value.plain",),
+    ),
     right("masks:KeysOnly", "of shape batch kv_len"),
     wrong("masks:KeysOnlyOnQueries", "mask.value", passes=("value.plain",)),
     right("masks:Additive", "a float that is added"),
@@ -124,10 +214,20 @@ MASKS = (
     wrong("masks:BlockedAgainstWords", asks=("mask.polarity",)),
     wrong("masks:Ignored", "mask.value", "mask.polarity"),
     wrong("masks:AfterSoftmax", "mask.value"),
-    right("masks:TwoMasks", "q_len batch d_model, as its own words say", "key_padding_mask: True = padding", "True = blocked, as its own words say"),
+    right(
+        "masks:TwoMasks",
+        "q_len batch d_model, as its own words say",
+        "key_padding_mask: True = padding",
+        "True = blocked, as its own words say",
+    ),
     wrong("masks:TwoMasksOneLost", "mask.value"),
     wrong("masks:OddAxes", asks=("value.batch_independent",), passes=("value.plain",)),
-    right("masks:OddAxes", "q_len batch d_model", lines=("layout=q_len batch d_model",), checks=(*LAYER, "value.batch_independent")),
+    right(
+        "masks:OddAxes",
+        "q_len batch d_model",
+        lines=("layout=q_len batch d_model",),
+        checks=(*LAYER, "value.batch_independent"),
+    ),
     wrong("masks:OddAxes", "value.batch_independent", lines=("layout=batch q_len d_model",)),
     right("masks:SequenceFirst", "q_len batch d_model, as its own words say"),
     wrong("masks:SequenceFirstUnscaled", "value.plain"),
@@ -136,7 +236,12 @@ MASKS = (
 BLOCKS = (
     right("blocks:PreNorm", "norms (norm)", "a residual"),
     wrong("blocks:PreNormUnscaled", "value.plain", "scale.default"),
-    right("blocks:PostNorm", "a residual) and a norm (layer_norm)", "w_qs w_ks w_vs fc", checks=(*LAYER, "weights.value")),
+    right(
+        "blocks:PostNorm",
+        "a residual) and a norm (layer_norm)",
+        "w_qs w_ks w_vs fc",
+        checks=(*LAYER, "weights.value"),
+    ),
     wrong("blocks:Plus", asks=("value.layer_plain",), passes=("value.plain",)),
     right("blocks:Plus", lines=("tap=out_proj",)),
     wrong("blocks:Plus", "value.layer_plain", lines=("tap=none",)),
@@ -163,7 +268,12 @@ CORES = (
     wrong("cores:heads_last_wrong", "scale.options"),
     wrong("cores:heads_last_silently", asks=("shape.output",), passes=("value.plain",)),
     right("cores:heads_last_silently", lines=("layout=batch q_len heads d_k",), checks=CORE),
-    right("cores:registered", "the Hugging Face convention", "a float that is added", checks=(*CORE, "grouped.order", "weights.value")),
+    right(
+        "cores:registered",
+        "the Hugging Face convention",
+        "a float that is added",
+        checks=(*CORE, "grouped.order", "weights.value"),
+    ),
     wrong("cores:registered_scale_ignored", "scale.options"),
     right("cores:ScaledDotProduct", checks=(*CORE, "weights.value")),
     wrong("cores:ScaledDotProductWrongWidth", "scale.default"),
@@ -173,18 +283,52 @@ CORES = (
 )
 
 LIBRARIES = (
-    right("torch.nn:MultiheadAttention", "in_proj_weight (stacked) out_proj with bias", "True = blocked, as its own words say", "key_padding_mask: True = padding",
-          checks=(*LAYER, "weights.value"), fails=("weights.dead_row", "state.weights_flag")),
-    right("torch.nn.functional:scaled_dot_product_attention", "aligned upper left", checks=(*CORE, "grouped.order", "causal.alignment"), fails=("mask.irrelevant.nonfinite",)),
-)  # fmt: skip
+    right(
+        "torch.nn:MultiheadAttention",
+        "in_proj_weight (stacked) out_proj with bias",
+        "True = blocked, as its own words say",
+        "key_padding_mask: True = padding",
+        checks=(*LAYER, "weights.value"),
+        fails=("weights.dead_row", "state.weights_flag"),
+    ),
+    right(
+        "torch.nn.functional:scaled_dot_product_attention",
+        "aligned upper left",
+        checks=(*CORE, "grouped.order", "causal.alignment"),
+        fails=("mask.irrelevant.nonfinite",),
+    ),
+)
 
 TRANSFORMERS = (
-    right("transformers.models.gpt2.modeling_gpt2:GPT2Attention", "c_attn (stacked) (transposed) c_proj", "a float that is added"),
-    right("transformers.models.bert.modeling_bert:BertSelfAttention", "query key value", checks=("value.plain", "mask.value"), fails=("params.output_projection",)),
-    right("transformers.models.llama.modeling_llama:LlamaAttention", "position_embeddings", "q_proj k_proj v_proj o_proj", checks=(*LAYER, "grouped.order")),
-    right("transformers.models.llama.modeling_llama:eager_attention_forward", "the Hugging Face convention", checks=(*CORE, "grouped.order")),
-    right("transformers.integrations.sdpa_attention:sdpa_attention_forward", "the Hugging Face convention", "aligned upper left",
-          checks=("value.plain", "causal.alignment"), fails=("causal.with_mask",)),
+    right(
+        "transformers.models.gpt2.modeling_gpt2:GPT2Attention",
+        "c_attn (stacked) (transposed) c_proj",
+        "a float that is added",
+    ),
+    right(
+        "transformers.models.bert.modeling_bert:BertSelfAttention",
+        "query key value",
+        checks=("value.plain", "mask.value"),
+        fails=("params.output_projection",),
+    ),
+    right(
+        "transformers.models.llama.modeling_llama:LlamaAttention",
+        "position_embeddings",
+        "q_proj k_proj v_proj o_proj",
+        checks=(*LAYER, "grouped.order"),
+    ),
+    right(
+        "transformers.models.llama.modeling_llama:eager_attention_forward",
+        "the Hugging Face convention",
+        checks=(*CORE, "grouped.order"),
+    ),
+    right(
+        "transformers.integrations.sdpa_attention:sdpa_attention_forward",
+        "the Hugging Face convention",
+        "aligned upper left",
+        checks=("value.plain", "causal.alignment"),
+        fails=("causal.with_mask",),
+    ),
 )
 
 OWN = (*DOCUMENTS, *CONSTRUCTION, *WEIGHTS, *MASKS, *BLOCKS, *CORES)

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import strangers_table as table
+
 from attnspec._cli import main
 from attnspec._errors import TargetError
 from attnspec.declaration import Declaration

@@ -1,4 +1,4 @@
-"""Each subject is recognised, with no declaration or the one line that the message proposes, and gets the right verdict."""
+"""Each subject is recognised, with at most the one line that the message proposes, and judged rightly."""
 
 import statistics
 import sys
@@ -6,6 +6,7 @@ import sys
 import pytest
 import strangers_table as table
 import torch
+
 from attnspec._clauses import clauses
 from attnspec.conformance.profiles import Profile
 from attnspec.conformance.runner import run_clause
@@ -28,7 +29,9 @@ def _beside_the_subjects(monkeypatch):
 
 
 def name_of(row):
-    return f"{row.target}{'[' + ' '.join(line.split('=')[0] for line in row.lines) + ']' if row.lines else ''}"
+    return (
+        f"{row.target}{'[' + ' '.join(line.split('=')[0] for line in row.lines) + ']' if row.lines else ''}"
+    )
 
 
 def verdict(row):
@@ -46,7 +49,13 @@ def verdict(row):
 def compare(row):
     _, statuses, results = verdict(row)
     for name, status in statuses.items():
-        wanted = {"question"} if name in row.asks else {"failed"} if name in row.fails else {"passed", "not applicable"}
+        wanted = (
+            {"question"}
+            if name in row.asks
+            else {"failed"}
+            if name in row.fails
+            else {"passed", "not applicable"}
+        )
         failure = results[name].failure
         assert status in wanted, f"{name}: {status}, {failure.what if failure else results[name].reason}"
     assert any(status != "not applicable" for status in statuses.values())
@@ -71,7 +80,14 @@ def test_enough_subjects_need_at_most_the_median_of_one_line():
     assert sum(count <= 1 for count in lines) >= 30
 
 
-FEW = ("construction:CausalSelfAttention", "blocks:PreNorm", "blocks:Rotated", "masks:TwoMasks", "cores:registered", "blocks:RotaryInside")
+FEW = (
+    "construction:CausalSelfAttention",
+    "blocks:PreNorm",
+    "blocks:Rotated",
+    "masks:TwoMasks",
+    "cores:registered",
+    "blocks:RotaryInside",
+)
 
 
 @pytest.mark.parametrize("row", [row for row in table.OWN if row.target in FEW], ids=name_of)
@@ -89,7 +105,10 @@ class TestKnownTruths:
     def test_multihead_attention_gives_nan_or_numbers_by_mode(self):
         layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
         x, padded = torch.randn(1, 3, 8), torch.ones(1, 3, dtype=torch.bool)
-        kinds = {bool(layer(x, x, x, key_padding_mask=padded, need_weights=need)[0].isnan().any()) for need in (True, False)}
+        kinds = {
+            bool(layer(x, x, x, key_padding_mask=padded, need_weights=need)[0].isnan().any())
+            for need in (True, False)
+        }
         assert kinds == {True, False}
         found = recognise(load_target("torch.nn:MultiheadAttention"), Declaration())
         assert run_clause(clauses()["state.weights_flag"], found, SMALL).status == "failed"
@@ -97,7 +116,9 @@ class TestKnownTruths:
 
 class TestMessages:
     def test_a_constructor_that_is_not_understood_gets_an_example_of_its_own(self):
-        with pytest.raises(Exception, match="--new 'Opaque\\(width_of_everything=d_model, how_many=heads\\)'"):
+        with pytest.raises(
+            Exception, match="--new 'Opaque\\(width_of_everything=d_model, how_many=heads\\)'"
+        ):
             recognise(load_target(f"{table.SUBJECTS}/construction.py:Opaque"), Declaration())
 
     def test_a_function_that_is_not_understood_gets_an_example_of_its_own(self):

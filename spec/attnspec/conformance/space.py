@@ -87,7 +87,10 @@ class Space:
         if case.mask is not None:
             axes = "".join(a for a in case.mask_axes if a in self.mask_axes)
             rank = case.mask_rank if case.mask_rank in self.mask_ranks else self.mask_ranks[0]
-            changes |= {"mask_axes": "".join(a for a in axes if a in "qk") if rank == 2 else axes, "mask_rank": rank}
+            changes |= {
+                "mask_axes": "".join(a for a in axes if a in "qk") if rank == 2 else axes,
+                "mask_rank": rank,
+            }
         if self.causal == "always":
             changes["causal"] = True
         elif self.causal == "never":
@@ -103,7 +106,11 @@ class Space:
             heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=kv_len, d_k=d_k, d_v=d_v,
             sources=sources, alignment=self.alignment, **changes,
         )  # fmt: skip
-        missing = [f for f in ("mask", "bias", "window", "softcap", "scale") if getattr(fitted, f) is not None and not self.has(f)]
+        missing = [
+            f
+            for f in ("mask", "bias", "window", "softcap", "scale")
+            if getattr(fitted, f) is not None and not self.has(f)
+        ]
         return None if missing or fitted.dtype not in self.dtypes else fitted
 
     def _widths(self, case: Case) -> tuple[int, int]:

@@ -32,11 +32,24 @@ def as_cached(found: Recognition) -> Recognition:
     parameters = inspect.signature(module.forward).parameters
     name = found.declaration.arguments.get("cache") or next((n for n in CACHE_NAMES if n in parameters), None)
     arguments = {**found.declaration.arguments, **({"cache": name} if name else {})}
-    features = found.space.features | ({"cache"} if name else set()) | ({"lengths"} if "lengths" in parameters else set())
+    features = (
+        found.space.features
+        | ({"cache"} if name else set())
+        | ({"lengths"} if "lengths" in parameters else set())
+    )
     declaration = found.declaration.replace(arguments=arguments)
     space = replace(found.space, contract="cached", features=features)
     found.subject.declaration, found.subject.space = declaration, space
-    absent = found.absent if name else {**found.absent, "cache": "its forward takes no cache; declare its name with --declare arguments.cache=..."}
-    said = Finding("cache", f"argument {name}" if name else "not recognised", "by name", "arguments.cache=<name>")
+    absent = (
+        found.absent
+        if name
+        else {
+            **found.absent,
+            "cache": "its forward takes no cache; declare its name with --declare arguments.cache=...",
+        }
+    )
+    said = Finding(
+        "cache", f"argument {name}" if name else "not recognised", "by name", "arguments.cache=<name>"
+    )
     kept = (f for f in found.findings if not (f.topic == "adds" and f.value.startswith("a cache")))
     return replace(found, declaration=declaration, space=space, findings=(*kept, said), absent=absent)

@@ -1,4 +1,4 @@
-"""How a layer is constructed: by the names of its parameters, through a config object, or not at all (an instance)."""
+"""How a layer is constructed: by the names of its parameters, through a config, or not at all."""
 
 import ast
 import inspect
@@ -22,7 +22,7 @@ def new_expression(target: Target, declared: Declaration) -> str:
     """Return the expression that constructs the layer.
 
     Raises:
-        TargetError: If a parameter without a default stands for nothing known; the message shows the `--new` that would do.
+        TargetError: If a parameter without a default stands for nothing known; the message shows a `--new`.
     """
     if declared.new is not None:
         return declared.new
@@ -61,11 +61,13 @@ def argument_words(parameters: Mapping[str, inspect.Parameter]) -> tuple[list[st
 
 def _further(name: str, taken: Mapping[str, str]) -> str | None:
     """Return the meaning of a second parameter for one size, such as `n_embd` beside `hidden_size`."""
-    return next((m for m in ("d_model", "dropout", "bias") if name in NEW_NAMES[m] and name not in taken), None)
+    return next(
+        (m for m in ("d_model", "dropout", "bias") if name in NEW_NAMES[m] and name not in taken), None
+    )
 
 
 def _wanted(name: str, meaning: str, default: Any) -> bool:
-    """Whether a parameter that has a default is worth setting: not where a name means something else there."""
+    """Whether a parameter that has a default is worth setting: not where its name means something else."""
     if meaning == "bias":
         return isinstance(default, bool)
     if meaning == "dropout":
@@ -80,16 +82,17 @@ def config_parameter(parameters: Mapping[str, inspect.Parameter]) -> str | None:
         return None
     first = names[0]
     annotation = getattr(parameters[first].annotation, "__name__", str(parameters[first].annotation))
-    looks = first in CONFIG_NAMES or first.endswith(("config", "cfg", "args")) or annotation.strip("'").endswith(("Config", "Args"))
+    looks = (
+        first in CONFIG_NAMES
+        or first.endswith(("config", "cfg", "args"))
+        or annotation.strip("'").endswith(("Config", "Args"))
+    )
     return first if looks else None
 
 
 def _with_config(target: Target, config: str, parameters: Mapping[str, inspect.Parameter]) -> str:
     cls = config_class(target, parameters[config])
-    if cls is not None:
-        inner = _from_class(target, cls)
-    else:
-        inner = _from_source(target, config)
+    inner = _from_class(target, cls) if cls is not None else _from_source(target, config)
     rest = {name: p for name, p in parameters.items() if name != config}
     words, missing = argument_words(rest)
     if missing:
@@ -98,30 +101,61 @@ def _with_config(target: Target, config: str, parameters: Mapping[str, inspect.P
 
 
 def config_class(target: Target, parameter: inspect.Parameter) -> type | None:
-    """Return the class of the config: the annotation, or the one class of the module that is named like a config."""
+    """Return the class of the config: the annotation, or the module's one config class that fits."""
     annotation = parameter.annotation
     if isinstance(annotation, str):
         annotation = target.namespace.get(annotation.strip("'\"").split(" | ")[0], annotation)
     if inspect.isclass(annotation) and annotation not in (dict, inspect.Parameter.empty, object, str):
         return annotation if annotation.__module__ != "types" else None
-    named = [v for n, v in target.namespace.items() if inspect.isclass(v) and n.endswith(("Config", "Args", "Configuration")) and not n.startswith("PreTrained")]
+    named = [
+        v
+        for n, v in target.namespace.items()
+        if inspect.isclass(v)
+        and not issubclass(v, nn.Module)
+        and n.endswith(("Config", "Args", "Configuration"))
+        and not n.startswith("PreTrained")
+    ]
     own = [v for v in named if v.__module__ == target.namespace.get("__name__")] or named
-    return own[0] if len(own) == 1 else None
+    uses = config_uses(target.object, parameter.name)
+    fitting = [v for v in own if "subscript" not in uses.values() and set(uses) <= _held_names(v)]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _held_names(cls: type) -> set[str]:
+    """Return the names that an object of a config class answers to."""
+    names = {f.name for f in fields(cls)} if is_dataclass(cls) else set(parameters_of(cls))
+    return names | set(dir(cls))
 
 
 def _from_class(target: Target, cls: type) -> str:
     """Return the call of a config class, its fields matched by name."""
-    name = cls.__name__ if target.namespace.get(cls.__name__) is cls else f"__import__({cls.__module__!r}, fromlist=['_']).{cls.__name__}"
+    name = (
+        cls.__name__
+        if target.namespace.get(cls.__name__) is cls
+        else f"__import__({cls.__module__!r}, fromlist=['_']).{cls.__name__}"
+    )
     if is_dataclass(cls):
-        required = {f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING and f.init}
-        names = {f.name: inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=inspect.Parameter.empty if f.name in required else f.default)
-                 for f in fields(cls) if f.init}  # fmt: skip
+        required = {
+            f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING and f.init
+        }
+        absent, kind = inspect.Parameter.empty, inspect.Parameter.KEYWORD_ONLY
+        names = {
+            f.name: inspect.Parameter(f.name, kind, default=absent if f.name in required else f.default)
+            for f in fields(cls)
+            if f.init
+        }
     else:
         names = parameters_of(cls) or {}
         if any(p.kind is p.VAR_KEYWORD for p in names.values()) or not names:
             known = getattr(cls, "attribute_map", {})
-            used = [n for n in (*known, *vars(cls), *config_uses(target.object, None)) if not n.startswith("_")]
-            names |= {n: inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=0) for n in used if n not in names and _is_size(n)}
+            used = [
+                n for n in (*known, *vars(cls), *config_uses(target.object, None)) if not n.startswith("_")
+            ]
+            names |= {
+                n: inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=0)
+                for n in used
+                if n not in names and _is_size(n)
+            }
     words, missing = argument_words({n: p for n, p in names.items() if p.kind is not p.VAR_KEYWORD})
     if missing:
         raise _cannot(target, f"{missing[0]} of {cls.__name__}", [])
@@ -142,7 +176,13 @@ def _from_source(target: Target, config: str) -> str:
     meanings = {parameter: meaning for meaning, parameter in match_names(uses, NEW_NAMES).items()}
     words = []
     for name in uses:
-        meaning = meanings.get(name) or TWICE.get(name) or _further(name, meanings) or NEW_CONSTANTS.get(name) or _guess(name)
+        meaning = (
+            meanings.get(name)
+            or TWICE.get(name)
+            or _further(name, meanings)
+            or NEW_CONSTANTS.get(name)
+            or _guess(name)
+        )
         if meaning is None:
             raise _cannot(target, f"{config}.{name}", [])
         words.append((name, "True" if meaning == "batch_first" else meaning))
@@ -176,7 +216,11 @@ def config_uses(found: Any, config: str | None) -> dict[str, str]:
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.Attribute) and _is_config(node.value, names):
             used.setdefault(node.attr, "attribute")
-        elif isinstance(node, ast.Subscript) and _is_config(node.value, names) and isinstance(node.slice, ast.Constant):
+        elif (
+            isinstance(node, ast.Subscript)
+            and _is_config(node.value, names)
+            and isinstance(node.slice, ast.Constant)
+        ):
             used.setdefault(str(node.slice.value), "subscript")
     return {name: how for name, how in used.items() if name not in ("get", "items", "keys")}
 
@@ -184,11 +228,16 @@ def config_uses(found: Any, config: str | None) -> dict[str, str]:
 def _is_config(node: ast.expr, names: set[str]) -> bool:
     if isinstance(node, ast.Name):
         return node.id in names
-    return isinstance(node, ast.Attribute) and node.attr in names and isinstance(node.value, ast.Name) and node.value.id == "self"
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr in names
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    )
 
 
 def _cannot(target: Target, what: str, words: list[str]) -> TargetError:
-    """Return the error, with an example in which the unknown parameters take the sizes that nobody has taken yet."""
+    """Return the error, with an example in which unknown parameters take the sizes that are left."""
     cls = getattr(target.object, "__name__", "it")
     parameters = parameters_of(target.object)
     said = dict(word.split("=", 1) for word in words if "=" in word)
@@ -198,7 +247,8 @@ def _cannot(target: Target, what: str, words: list[str]) -> TargetError:
             said[name] = free.pop(0) if free and "." not in what and " of " not in what else "..."
     return TargetError(
         f"{target.name}: cannot tell what its constructor wants as {what} in {cls}({', '.join(parameters)})\n"
-        f"  say how to construct it, in the names {SUPPLIED}: --new '{cls}({', '.join(f'{n}={m}' for n, m in said.items())})'"
+        f"  say how to construct it, in the names {SUPPLIED}: --new "
+        f"'{cls}({', '.join(f'{n}={m}' for n, m in said.items())})'"
     )
 
 
@@ -213,7 +263,11 @@ def fixed_sizes(module: nn.Module, declared: Declaration) -> dict[str, int]:
     for holder in holders:
         if holder is None:
             continue
-        held = {n: v for n, v in {**vars(holder), **_public(holder)}.items() if isinstance(v, int) and not isinstance(v, bool)}
+        held = {
+            n: v
+            for n, v in {**vars(holder), **_public(holder)}.items()
+            if isinstance(v, int) and not isinstance(v, bool)
+        }
         for meaning, name in match_names(held, NEW_NAMES).items():
             if meaning in ("d_model", "heads", "kv_heads", "d_k") and not isinstance(holder, nn.Linear):
                 found.setdefault(meaning, held[name])
@@ -236,6 +290,6 @@ def _public(holder: Any) -> dict[str, Any]:
     for name in names:
         try:
             values[name] = getattr(holder, name)
-        except Exception:  # noqa: S112 - an attribute of other people's code may raise anything
+        except Exception:
             continue
     return values

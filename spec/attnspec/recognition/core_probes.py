@@ -22,7 +22,9 @@ OPTIONS = ("mask", "bias", "window", "softcap", "scale")
 HEADS_LAST = "batch q_len heads d_k"
 
 
-def probe_core(target: Target, declaration: Declaration, namespace: Mapping[str, Any], stated: Declaration) -> Probe:
+def probe_core(
+    target: Target, declaration: Declaration, namespace: Mapping[str, Any], stated: Declaration
+) -> Probe:
     """Find out what a core supports and which conventions it follows."""
     arguments = declaration.arguments
     features = {name for name in OPTIONS if name in arguments} | {"cross", "value_width"}
@@ -30,7 +32,12 @@ def probe_core(target: Target, declaration: Declaration, namespace: Mapping[str,
     features |= {"weights"} if "return_weights" in arguments else set()
     causal = declaration.causal or ("flag" if "causal" in arguments else "never")
     features -= set(declaration.unsupported)
-    space = Space(contract="core", features=frozenset(features), causal=causal, alignment=declaration.alignment or "lower_right")  # type: ignore[arg-type]
+    space = Space(
+        contract="core",
+        features=frozenset(features),
+        causal=causal,
+        alignment=declaration.alignment or "lower_right",
+    )  # type: ignore[arg-type]
     probe = Probe(target, namespace, declaration, space, stated=stated, heads=BASE.heads)
     probe.absent |= {name: f"it takes no {name}" for name in OPTIONS if name not in arguments}
     probe.absent |= dict(declaration.unsupported)
@@ -54,7 +61,13 @@ class _Runner:
 
     def outcome(self, inputs: CoreInputs, *, want_weights: bool = False, **changes: Any) -> Outcome:
         probe = self.probe
-        subject = CoreSubject(probe.target.object, probe.declaration.replace(**changes), probe.namespace, probe.space, name=probe.target.name)
+        subject = CoreSubject(
+            probe.target.object,
+            probe.declaration.replace(**changes),
+            probe.namespace,
+            probe.space,
+            name=probe.target.name,
+        )
         return subject.run(inputs, want_weights=want_weights)
 
     def __call__(self, inputs: CoreInputs, **changes: Any) -> Tensor:
@@ -74,11 +87,14 @@ class _Runner:
 
 
 def _axes(probe: Probe, run: _Runner) -> None:
-    """Find the axes of input and output: the reading that gives the exact answer, or else the one that mixes positions."""
+    """Find the axes: the reading that gives the exact answer, or else the one that mixes positions."""
     if probe.declaration.layout or probe.declaration.output_layout:
         probe.find("axes", probe.declaration.layout or probe.declaration.output_layout or "", "declared")
         return
-    chosen = next(((way, out) for way in (None, HEADS_LAST) for out in (None, HEADS_LAST) if _exact(run, way, out)), None)
+    chosen = next(
+        ((way, out) for way in (None, HEADS_LAST) for out in (None, HEADS_LAST) if _exact(run, way, out)),
+        None,
+    )
     if chosen is None:
         chosen = _mixing(run)
     way, out = chosen
@@ -86,14 +102,27 @@ def _axes(probe: Probe, run: _Runner) -> None:
         return
     probe.declare(layout=way or CORE_AXES, output_layout=out or CORE_AXES)
     said = documented.heads_last(probe.target)
-    wanted = "the Hugging Face convention" if _is_hugging_face(probe) else "as its own words or moves say" if said else ""
+    wanted = (
+        "the Hugging Face convention"
+        if _is_hugging_face(probe)
+        else "as its own words or moves say"
+        if said
+        else ""
+    )
     what = f"takes {way or CORE_AXES}, returns {out or CORE_AXES}" if way != out else f"{HEADS_LAST}"
-    probe.find("axes", what + (f", {wanted}" if wanted else ""), "documented" if wanted else "probed", f'layout="{CORE_AXES}"')
+    probe.find(
+        "axes",
+        what + (f", {wanted}" if wanted else ""),
+        "documented" if wanted else "probed",
+        f'layout="{CORE_AXES}"',
+    )
     if not wanted:
         probe.ask(
             "shape.output",
-            f"it {'attends over axis 1' if way else 'gives back heads on axis 2'} ({what}): is that its convention? If it is, declare it and the other"
-            " clauses stand as reported; if heads are meant to be on axis 1, a transpose is missing and positions never meet",
+            f"it {'attends over axis 1' if way else 'gives back heads on axis 2'} ({what}): is that its "
+            "convention? If it is, declare it and the other"
+            " clauses stand as reported; if heads are meant to be on axis 1, a transpose is missing and "
+            "positions never meet",
             f'layout="{way or CORE_AXES}" --declare output_layout="{out or CORE_AXES}"',
         )  # fmt: skip
 
@@ -105,7 +134,9 @@ def _is_hugging_face(probe: Probe) -> bool:
 def _exact(run: _Runner, way: str | None, out: str | None) -> bool:
     for dtype in ("float32", "bfloat16"):
         inputs = BASE.replace(dtype=dtype).core_inputs()
-        output, error = attempt(lambda inputs=inputs: run(inputs, layout=way or CORE_AXES, output_layout=out or CORE_AXES))
+        output, error = attempt(
+            lambda inputs=inputs: run(inputs, layout=way or CORE_AXES, output_layout=out or CORE_AXES)
+        )
         if error is None:
             return agrees(output, inputs) or agrees(output, inputs.replace(causal=True))
     return False
@@ -116,7 +147,11 @@ def _mixing(run: _Runner) -> tuple[str | None, str | None]:
     found: dict[str | None, bool] = {}
     inputs = BASE.core_inputs()
     for way in (None, HEADS_LAST):
-        seen, error = attempt(lambda way=way: seen_core(lambda i: run(i, layout=way or CORE_AXES, output_layout=way or CORE_AXES), inputs))
+        seen, error = attempt(
+            lambda way=way: seen_core(
+                lambda i: run(i, layout=way or CORE_AXES, output_layout=way or CORE_AXES), inputs
+            )
+        )
         if error is None and seen.shape[:3] == (BASE.batch, BASE.heads, BASE.q_len):
             found[way] = bool((seen & ~torch.eye(BASE.q_len, dtype=torch.bool)).any())
     way = HEADS_LAST if found.get(HEADS_LAST) and not found.get(None) else None
@@ -124,7 +159,7 @@ def _mixing(run: _Runner) -> tuple[str | None, str | None]:
 
 
 def _dtypes(probe: Probe, run: _Runner) -> bool:
-    """Keep the dtypes in which a plain call runs; a core that runs in none keeps all, and its clauses say why."""
+    """Keep the dtypes in which a plain call runs; a core that runs in none keeps all: its clauses say why."""
     wanted = probe.declaration.dtypes or ALL_DTYPES
     kept, first = [], None
     for dtype in wanted:
@@ -149,12 +184,16 @@ def _members(probe: Probe, run: _Runner) -> None:
     if "return_weights" in probe.declaration.arguments:
         return
     outcome, _ = attempt(lambda: run.outcome(run.case().core_inputs(), want_weights=True))
-    if outcome is not None and outcome.weights is not None and outcome.weights.shape[-2:] == (BASE.q_len, BASE.kv_len):
+    if (
+        outcome is not None
+        and outcome.weights is not None
+        and outcome.weights.shape[-2:] == (BASE.q_len, BASE.kv_len)
+    ):
         probe.add("weights")
 
 
 def _options(probe: Probe, run: _Runner) -> None:
-    """Find out whether heads may be grouped, lengths and widths differ, and which named options are refused."""
+    """Find out whether heads may be grouped, lengths and widths differ, and which options are refused."""
     _, error = attempt(lambda: run(run.case(heads=4, kv_heads=2).core_inputs()))
     if error is None and "grouped" not in probe.declaration.unsupported:
         probe.add("grouped")
@@ -164,7 +203,12 @@ def _options(probe: Probe, run: _Runner) -> None:
         _, error = attempt(lambda changes=changes: run(run.case(**changes).core_inputs()))
         if isinstance(error, SubjectError) and error.kind in REFUSALS:
             probe.drop(feature, f"it is refused: {error}")
-    for feature, changes in (("scale", {"scale": 0.3}), ("softcap", {"softcap": 2.0}), ("window", {"window": (1, 1)}), ("bias", {"bias": "hqk"})):
+    for feature, changes in (
+        ("scale", {"scale": 0.3}),
+        ("softcap", {"softcap": 2.0}),
+        ("window", {"window": (1, 1)}),
+        ("bias", {"bias": "hqk"}),
+    ):
         if probe.space.has(feature):
             _, error = attempt(lambda changes=changes: run(run.case(**changes).core_inputs()))
             if error is not None and is_refusal(error, probe.declaration.arguments.get(feature, feature)):
@@ -192,13 +236,20 @@ def _causality(probe: Probe, run: _Runner) -> None:
 def hides_future(seen: Tensor, telling: Tensor | None = None) -> bool:
     """Return whether no query is seen to use a later key, while some use an earlier one."""
     size = seen.shape[-1]
-    late, early = torch.ones(size, size, dtype=torch.bool).triu(1), torch.ones(size, size, dtype=torch.bool).tril(-1)
+    late, early = (
+        torch.ones(size, size, dtype=torch.bool).triu(1),
+        torch.ones(size, size, dtype=torch.bool).tril(-1),
+    )
     return not bool((seen & late).any()) and bool((seen & early).any())
 
 
 def _alignment(probe: Probe, run: _Runner) -> None:
-    """Which way is causal aligned when lengths differ? Decided only if one alternative fits and the other does not."""
-    if probe.declaration.alignment is not None or not probe.space.has("causal") or not probe.space.has("cross"):
+    """Which way is causal aligned when lengths differ? Decided only if just one alternative fits."""
+    if (
+        probe.declaration.alignment is not None
+        or not probe.space.has("causal")
+        or not probe.space.has("cross")
+    ):
         return
     inputs = BASE.replace(dtype=probe.space.dtypes[0], q_len=2, kv_len=5, causal=True).core_inputs()
     seen, error = attempt(lambda: seen_core(run, inputs))
@@ -211,18 +262,31 @@ def _alignment(probe: Probe, run: _Runner) -> None:
 
 def settle_alignment(probe: Probe, seen: Tensor) -> None:
     """Compare what two queries see of five keys with both alternatives."""
-    shapes = {"lower_right": torch.ones(2, 5, dtype=torch.bool).tril(3), "upper_left": torch.ones(2, 5, dtype=torch.bool).tril(0)}
+    shapes = {
+        "lower_right": torch.ones(2, 5, dtype=torch.bool).tril(3),
+        "upper_left": torch.ones(2, 5, dtype=torch.bool).tril(0),
+    }
     for alignment, expected in shapes.items():
         if seen.shape[-2:] == expected.shape and bool((seen == expected).all()):
             probe.set(alignment=alignment)
             if alignment == "upper_left":
-                probe.find("causal", "aligned upper left when lengths differ", "probed", "alignment=lower_right")
+                probe.find(
+                    "causal", "aligned upper left when lengths differ", "probed", "alignment=lower_right"
+                )
             return
-    probe.find("causal", "with other lengths it fits neither lower right nor upper left", "probed", "alignment=upper_left")
+    probe.find(
+        "causal",
+        "with other lengths it fits neither lower right nor upper left",
+        "probed",
+        "alignment=upper_left",
+    )
 
 
 def _together(probe: Probe, run: _Runner) -> None:
-    """Are a mask or a bias and the causal flag refused together? Which kernel runs may depend on sizes, so several are tried."""
+    """Are a mask or a bias and the causal flag refused together?
+
+    Which kernel runs may depend on sizes, so several are tried.
+    """
     if probe.space.causal != "flag":
         return
     for option, structure in (("mask", "random"), ("bias", "hqk")):
@@ -234,7 +298,12 @@ def _together(probe: Probe, run: _Runner) -> None:
 
 
 def _refused_with_causal(probe: Probe, run: _Runner, option: dict[str, str]) -> Any:
-    shapes = {"": {}, "cross": {"kv_len": 7}, "value_width": {"d_v": 7}, "grouped": {"heads": 4, "kv_heads": 2}}
+    shapes = {
+        "": {},
+        "cross": {"kv_len": 7},
+        "value_width": {"d_v": 7},
+        "grouped": {"heads": 4, "kv_heads": 2},
+    }
     for feature, changes in shapes.items():
         if feature and not probe.space.has(feature):
             continue
@@ -249,7 +318,7 @@ def _refused_with_causal(probe: Probe, run: _Runner, option: dict[str, str]) -> 
 
 
 def hugging_face_call(function: Any, parameters: Mapping[str, Any]) -> str | None:
-    """Return the call of an attention function as transformers registers them: `(module, query, key, value, attention_mask, ...)`."""
+    """Return the call of a function as transformers registers them: `(module, query, key, value, ...)`."""
     names = list(parameters)
     if len(names) < 4 or names[0] not in ("module", "self_module", "mod") or isinstance(function, nn.Module):
         return None
@@ -260,7 +329,11 @@ def hugging_face_call(function: Any, parameters: Mapping[str, Any]) -> str | Non
     except (OSError, TypeError):
         source = ""
     takes_kwargs = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    held = ["num_key_value_groups=group", "training=dropout > 0", "config=SimpleNamespace(_attn_implementation='eager')"]
+    held = [
+        "num_key_value_groups=group",
+        "training=dropout > 0",
+        "config=SimpleNamespace(_attn_implementation='eager')",
+    ]
     words = ["query", "key", "value", "mask" if names[4:5] else ""]
     if "is_causal" in names or "is_causal" in source:
         held.append("is_causal=causal")

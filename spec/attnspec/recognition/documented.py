@@ -11,13 +11,16 @@ from ..loading import Target
 SEQ = r"(?:\w*seq\w*|\w*_len|\w*length|len_\w+|L|T|S|t|l|s|time\w*|n_tokens|nq|q)"
 BATCH = r"(?:b|B|N|n|bs|bsz|batch\w*|b_size|n_batch\w*)"
 HEADS = r"(?:h|H|\w*heads?|nh|nheads|n_head)"
-BLOCKED = r"block|mask(ed)? out|ignor|not (to )?attend|exclud|forbid|hidden|padd(ed|ing)|not allowed|disallow|not be attended|are masked|is masked"
+BLOCKED = (
+    r"block|mask(ed)? out|ignor|not (to )?attend|exclud|forbid|hidden|padd(ed|ing)|not allowed|disallow"
+    r"|not be attended|are masked|is masked"
+)
 ATTEND = r"attend|keep|kept|visible|allowed|valid|take[s]? part|participat|real token"
 VERBS = r"=|:|->|means?|marks?|where|for|at|indicates?|are|is|values?|positions?|entries"
 
 
 def source_of(target: Target) -> str:
-    """Return the source of the object, or of an instance's class, with that of its own bases; empty where there is none."""
+    """Return the source of the object, or of an instance's class, and of its own bases; or nothing."""
     found: Any = target.object
     if not (inspect.isclass(found) or inspect.isfunction(found) or inspect.ismethod(found)):
         found = type(found)
@@ -56,24 +59,39 @@ def sequence_first(target: Target) -> bool:
     text = source_of(target)
     unpacked = rf"\b{SEQ}\s*,\s*{BATCH}\s*,\s*\w+\s*=\s*[\w.]+\.(?:shape|size\(\))"
     listed = rf"[(\[]\s*{SEQ}\s*,\s*{BATCH}\s*,\s*\w+"
-    return bool(re.search(unpacked, text) or re.search(listed, spoken(target)) or re.search(r"batch_first\s*(?::\s*bool\s*)?=\s*False", text))
+    return bool(
+        re.search(unpacked, text)
+        or re.search(listed, spoken(target))
+        or re.search(r"batch_first\s*(?::\s*bool\s*)?=\s*False", text)
+    )
 
 
 def heads_last(target: Target) -> bool:
     """Return whether the code says, or arranges, that a core takes `batch seq heads d`."""
     text = source_of(target)
     listed = rf"[(\[]?\s*{BATCH}\s*,?\s+{SEQ}\s*,?\s+{HEADS}\s*,?\s+\w+"
-    moves = r"\.transpose\((?:1\s*,\s*2|2\s*,\s*1|-3\s*,\s*-2|-2\s*,\s*-3)\)|permute\(0\s*,\s*2\s*,\s*1\s*,\s*3\)"
+    moves = (
+        r"\.transpose\((?:1\s*,\s*2|2\s*,\s*1|-3\s*,\s*-2|-2\s*,\s*-3)\)|permute\(0\s*,\s*2\s*,\s*1\s*,\s*3\)"
+    )
     einsum = r"[\"'](?:b|B|\.\.\.)\s*[qstlniL]\s*h\s*[dcke]\b"
     return bool(re.search(listed, spoken(target)) or re.search(moves, text) or re.search(einsum, text))
 
 
 def mask_axes(target: Target) -> str | None:
     """Return the axes that the code's words give its mask, where they are three: `batch q_len kv_len`."""
-    match = re.search(rf"mask\w*\s*[:=]?[^\n(\[]{{0,40}}[(\[]\s*({BATCH})\s*,\s*({SEQ})\s*,\s*({SEQ})\s*[)\]]", spoken(target))
+    match = re.search(
+        rf"mask\w*\s*[:=]?[^\n(\[]{{0,40}}[(\[]\s*({BATCH})\s*,\s*({SEQ})\s*,\s*({SEQ})\s*[)\]]",
+        spoken(target),
+    )
     return "batch q_len kv_len" if match else None
 
 
 def mentions_residual(target: Target) -> bool:
     """Return whether the code speaks of a residual, or of a skip connection."""
-    return bool(re.search(r"residual|skip[ _]connection|shortcut|add (and|&) norm|pre-?norm|post-?norm|input_tensor", source_of(target), re.IGNORECASE))
+    return bool(
+        re.search(
+            r"residual|skip[ _]connection|shortcut|add (and|&) norm|pre-?norm|post-?norm|input_tensor",
+            source_of(target),
+            re.IGNORECASE,
+        )
+    )

@@ -79,7 +79,7 @@ def attempt(call: Callable[[], Any]) -> tuple[Any, SubjectError | NotApplicable 
 def agrees(output: Tensor | None, inputs: CoreInputs | LayerInputs, *, factor: float = 4.0) -> bool:
     """Return whether an output is the exact one, up to a generous multiple of the bound.
 
-    Generous, because a probe tells conventions apart, which differ in every digit; precision is for the clauses.
+    Generous, because a probe tells conventions apart, which differ in every digit; clauses are precise.
     """
     if output is None:
         return False
@@ -106,18 +106,28 @@ def distance(output: Tensor | None, inputs: LayerInputs) -> float:
     return float(gap.nan_to_num(nan=float("inf")))
 
 
-REFUSALS = ("NotImplementedError", "ValueError", "TypeError", "AssertionError", "UnsupportedFeatureError", "ShapeError", "DtypeError")
+REFUSALS = (
+    "NotImplementedError",
+    "ValueError",
+    "TypeError",
+    "AssertionError",
+    "UnsupportedFeatureError",
+    "ShapeError",
+    "DtypeError",
+)
 
 
 def is_refusal(error: Any, word: str) -> bool:
-    """Return whether an option is refused on purpose: a kind of error made for it, or a message that names it."""
+    """Return whether an option is refused on purpose: by an error made for it, or a message that names it."""
     if isinstance(error, NotApplicable):
         return True
-    return isinstance(error, SubjectError) and (error.refusal or error.kind in REFUSALS or (error.kind == "RuntimeError" and word in error.message))
+    return isinstance(error, SubjectError) and (
+        error.refusal or error.kind in REFUSALS or (error.kind == "RuntimeError" and word in error.message)
+    )
 
 
 def rows_changed(before: Tensor, after: Tensor) -> Tensor:
-    """Return which rows (all axes but the last) of an output moved, by more than float32 rounding could move them."""
+    """Return which rows (all axes but the last) of an output moved, by more than float32 rounding could."""
     before, after = before.detach().double().nan_to_num(0.0), after.detach().double().nan_to_num(0.0)
     scale = before.abs().amax().clamp_min(torch.finfo(torch.float32).tiny)
     return (after - before).abs().amax(-1) > scale * torch.finfo(torch.float32).eps * 64
@@ -127,14 +137,20 @@ def moved(tensor: Tensor, axis: int, position: int) -> Tensor:
     """Return a copy with other content at one position of one axis."""
     other = tensor.clone()
     piece = other.select(axis, position)
-    piece.copy_(torch.randn(piece.shape, generator=torch.Generator().manual_seed(97 + position), dtype=torch.float64) * 2)
+    piece.copy_(
+        torch.randn(piece.shape, generator=torch.Generator().manual_seed(97 + position), dtype=torch.float64)
+        * 2
+    )
     return other
 
 
 def seen_core(run: Callable[[CoreInputs], Tensor], inputs: CoreInputs) -> Tensor:
-    """Return which key each query is seen to use: `batch heads q_len kv_len`, from moving one value at a time."""
+    """Return which key each query is seen to use (`batch heads q_len kv_len`), moving one value at a time."""
     before = run(inputs)
-    columns = [rows_changed(before, run(inputs.replace(value=moved(inputs.value, 2, j)))) for j in range(inputs.value.shape[2])]
+    columns = [
+        rows_changed(before, run(inputs.replace(value=moved(inputs.value, 2, j))))
+        for j in range(inputs.value.shape[2])
+    ]
     return torch.stack(columns, dim=-1)
 
 

@@ -1,4 +1,4 @@
-"""The attention modules of a whole model: found by their weights and names, each distinct kind checked once."""
+"""The attention modules of a whole model: found by weights and names, each distinct kind checked once."""
 
 from argparse import Namespace
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class Kind:
 
 
 def find_attention(target: Target, declared: Declaration | None = None) -> tuple[list[Kind], dict[str, str]]:
-    """Return the kinds of attention inside a model, and what looked like attention but was not taken, with the reason.
+    """Return the kinds of attention inside a model, and what was not taken for attention, with the reason.
 
     Args:
         target: An instance of a model, or a class or function that makes one without arguments.
@@ -53,7 +53,12 @@ def find_attention(target: Target, declared: Declaration | None = None) -> tuple
         shapes = tuple((name, tuple(p.shape)) for name, p in inner.named_parameters())
         kinds.setdefault((type(inner), shapes), Kind(inner)).paths.append(path)
     for path, inner in model.named_modules():
-        if _is_named(inner) and path not in candidates and path not in left and not any(p == path or p.startswith(f"{path}.") for p in candidates):
+        if (
+            _is_named(inner)
+            and path not in candidates
+            and path not in left
+            and not any(p == path or p.startswith(f"{path}.") for p in candidates)
+        ):
             left[path] = "no query, key and value projections were found in it"
     return list(kinds.values()), left
 
@@ -73,7 +78,8 @@ def make_model(target: Target, declared: Declaration) -> nn.Module:
     except Exception as error:
         name = getattr(found, "__name__", "Model")
         raise TargetError(
-            f"{target.name}: the model cannot be made: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}\n"
+            f"{target.name}: the model cannot be made: {type(error).__name__}: "
+            f"{str(error).splitlines()[0] if str(error) else ''}\n"
             f"  say how: --new '{name}(...)'"
         ) from None
     if not isinstance(model, nn.Module):
@@ -108,14 +114,16 @@ def check_inside(text: str, declared: Declaration, words: Namespace) -> int:
     for path, reason in left.items():
         out.print(f"not taken    {path or '(the model itself)'}: {reason}")
     if not kinds:
-        raise AttnspecError(f"{text}: nothing in it was taken for attention; point at the class itself, FILE:CLASS")
+        raise AttnspecError(
+            f"{text}: nothing in it was taken for attention; point at the class itself, FILE:CLASS"
+        )
     reports, failed = [], False
     inner = declared.replace(new=None)
     for kind in kinds:
         try:
             report = check_implementation(
-                kind.module, declaration=inner, profile=words.profile, clause=words.clause, device=words.device,
-                seed=words.seed, isolation="none", scripts=None,
+                kind.module, declaration=inner, profile=words.profile, clause=words.clause,
+                device=words.device, seed=words.seed, isolation="none", scripts=None,
             )  # fmt: skip
         except AttnspecError as error:
             failed = True

@@ -28,10 +28,16 @@ SEQUENCE_FIRST = "q_len batch d_model"
 
 
 def probe_layer(
-    target: Target, declaration: Declaration, namespace: Mapping[str, Any], stated: Declaration, fixed: Mapping[str, int]
+    target: Target,
+    declaration: Declaration,
+    namespace: Mapping[str, Any],
+    stated: Declaration,
+    fixed: Mapping[str, int],
 ) -> Probe:
     """Find out how a layer is used, where its weights are, and what it supports."""
-    space = Space(contract="layer", sources=("self",), fixed={k: v for k, v in fixed.items() if k != "d_model"})
+    space = Space(
+        contract="layer", sources=("self",), fixed={k: v for k, v in fixed.items() if k != "d_model"}
+    )
     probe = Probe(target, namespace, declaration, space, stated=stated, heads=fixed.get("heads", BASE.heads))
     new_names = match_names(parameters_of(target.object), NEW_NAMES)
     module = _construct(probe)
@@ -75,7 +81,12 @@ class Runner:
 
     def subject(self, **changes: Any) -> LayerSubject:
         """Return the layer under a declaration with some changes."""
-        return LayerSubject(self.probe.declaration.replace(**changes), self.probe.namespace, self.probe.space, name=self.probe.target.name)
+        return LayerSubject(
+            self.probe.declaration.replace(**changes),
+            self.probe.namespace,
+            self.probe.space,
+            name=self.probe.target.name,
+        )
 
     def layer(self, case: Case, **changes: Any) -> tuple[Layer, LayerInputs]:
         """Return one module with weights in it, and inputs for it."""
@@ -84,7 +95,9 @@ class Runner:
     def see(self, mask: Tensor | None, changes: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Return what each query is seen to use under a mask, where that can be told, and the output."""
         source = "memory" if self.probe.space.has("cross") else "self"
-        case = self.case(sources=source).replace(batch=BASE.batch, q_len=BASE.q_len, kv_len=BASE.kv_len, causal=False)
+        case = self.case(sources=source).replace(
+            batch=BASE.batch, q_len=BASE.q_len, kv_len=BASE.kv_len, causal=False
+        )
         layer, inputs = self.layer(case, **changes)
         if mask is not None and mask.shape[1] > 1:
             mask = mask[:, :1].expand(-1, inputs.weights.heads, -1, -1)
@@ -97,7 +110,12 @@ class Runner:
 def _construct(probe: Probe) -> nn.Module:
     n = {"d_model": 18, "heads": 3, "kv_heads": 3, "d_k": 6, **probe.space.fixed}
     n["d_model"] = n["heads"] * n["d_k"]
-    subject = LayerSubject(probe.declaration.replace(weights={}, bypass=(), neutral={}), probe.namespace, probe.space, name=probe.target.name)
+    subject = LayerSubject(
+        probe.declaration.replace(weights={}, bypass=(), neutral={}),
+        probe.namespace,
+        probe.space,
+        name=probe.target.name,
+    )
     try:
         return subject.construct(**n, d_v=n["d_k"])
     except SubjectError as error:
@@ -122,20 +140,40 @@ def _call_form(probe: Probe, module: nn.Module) -> None:
         return
     arguments = {**match_names(parameters, CALL_NAMES), **declared.arguments}
     if "query" not in arguments:
-        free = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and n not in arguments.values()]
+        free = [
+            n
+            for n, p in parameters.items()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and n not in arguments.values()
+        ]
         if not free:
-            raise TargetError(f"{probe.target.name}: its forward takes no tensor\n  say how to call it: --call 'f(query, mask=mask)'")
+            raise TargetError(
+                f"{probe.target.name}: its forward takes no tensor\n  say how to call it: --call "
+                "'f(query, mask=mask)'"
+            )
         arguments["query"] = free[0]
     known = {**NEUTRAL_ARGUMENTS, **CALL_CONSTANTS}
-    wanted = [n for n, p in parameters.items() if n not in arguments.values() and p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    wanted = [
+        n
+        for n, p in parameters.items()
+        if n not in arguments.values()
+        and p.default is p.empty
+        and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    ]
     unknown = [n for n in wanted if n not in known]
     said = ", ".join(f"{name}={meaning}" for meaning, name in arguments.items())
     if unknown:
         raise TargetError(
-            f"{probe.target.name}: cannot tell what its forward wants as {unknown[0]!r} in forward({', '.join(parameters)})\n"
+            f"{probe.target.name}: cannot tell what its forward wants as {unknown[0]!r} in "
+            f"forward({', '.join(parameters)})\n"
             f"  say how to call it: --call 'f({said}, {unknown[0]}=...)'"
         )
-    extra = [n for n in parameters if n in known and n not in arguments.values() and (n in wanted or n not in ("position_ids", "start_pos"))]
+    extra = [
+        n
+        for n in parameters
+        if n in known
+        and n not in arguments.values()
+        and (n in wanted or n not in ("position_ids", "start_pos"))
+    ]
     probe.declare(arguments=arguments)
     if extra:
         said = ", ".join(f"{name}={meaning}" for meaning, name in arguments.items())
@@ -143,7 +181,13 @@ def _call_form(probe: Probe, module: nn.Module) -> None:
     rotated = [n for n in extra if n in NEUTRAL_ARGUMENTS and n not in ("position_ids", "start_pos")]
     if rotated:
         probe.set(even_widths=True)
-        probe.find("adds", f"positions by {', '.join(rotated)}; called with a rotation by nothing, so the rotation itself is not checked", "by name", "call=...")
+        probe.find(
+            "adds",
+            f"positions by {', '.join(rotated)}; called with a rotation by nothing, so the rotation "
+            "itself is not checked",
+            "by name",
+            "call=...",
+        )
 
 
 def _read_names(probe: Probe, new_names: Mapping[str, str]) -> None:
@@ -162,9 +206,16 @@ def _read_names(probe: Probe, new_names: Mapping[str, str]) -> None:
     probe.absent |= {name: f"its forward takes no {name}" for name in OPTIONS if name not in arguments}
     probe.absent |= dict(declared.unsupported)
     if len(sources) == 1:
-        probe.absent |= dict.fromkeys(("cross", "cross_sources"), "it takes one input: keys come from the queries")
+        probe.absent |= dict.fromkeys(
+            ("cross", "cross_sources"), "it takes one input: keys come from the queries"
+        )
     causal = declared.causal or ("flag" if "causal" in arguments else "never")
-    probe.set(sources=tuple(sources), causal=causal, alignment=declared.alignment or "lower_right", max_len=declared.max_len)
+    probe.set(
+        sources=tuple(sources),
+        causal=causal,
+        alignment=declared.alignment or "lower_right",
+        max_len=declared.max_len,
+    )
     probe.add(*features)
 
 
@@ -177,7 +228,10 @@ def _plain_call(probe: Probe, run: Runner) -> bool:
         place = f" at {error.place}" if error.place else ""
         if error.kind == "TypeError" and "argument" in error.message and error.place is None:
             said = ", ".join(f"{name}={meaning}" for meaning, name in probe.declaration.arguments.items())
-            raise TargetError(f"{probe.target.name}: it cannot be called with f({said}): {error}\n  say how to call it: --call 'f({said})'")
+            raise TargetError(
+                f"{probe.target.name}: it cannot be called with f({said}): {error}\n  say how to call "
+                f"it: --call 'f({said})'"
+            )
         probe.find("call", f"a plain call raises {error}{place}", "probed")
         return False
     _pick_output(probe, run, layer, inputs, outcome)
@@ -197,7 +251,12 @@ def _pick_output(probe: Probe, run: Runner, layer: Layer, inputs: LayerInputs, o
             probe.declare(output=f"result[{other[0]}]")
             probe.find("returns", f"the output as member {other[0]}", "probed", "output=result[0]")
     rows = (inputs.query.shape[1], inputs.key_input.shape[1])
-    if "return_weights" not in probe.declaration.arguments and len(members) > 1 and isinstance(members[1], Tensor) and members[1].shape[-2:] == rows:
+    if (
+        "return_weights" not in probe.declaration.arguments
+        and len(members) > 1
+        and isinstance(members[1], Tensor)
+        and members[1].shape[-2:] == rows
+    ):
         probe.add("weights")
 
 
@@ -220,11 +279,17 @@ def _axes(probe: Probe, run: Runner) -> None:
     if mixes[0] and not mixes[1]:
         probe.declare(layout=SEQUENCE_FIRST)
         said = documented.sequence_first(probe.target)
-        probe.find("axes", f"{SEQUENCE_FIRST}" + (", as its own words say" if said else ""), "documented" if said else "probed", f'layout="{LAYER_AXES}"')
+        probe.find(
+            "axes",
+            f"{SEQUENCE_FIRST}" + (", as its own words say" if said else ""),
+            "documented" if said else "probed",
+            f'layout="{LAYER_AXES}"',
+        )
         if not said:
             probe.ask(
                 "value.batch_independent",
-                f"it attends along axis 0: is its input {SEQUENCE_FIRST!r}? If it is, declare it and the other clauses stand as reported;"
+                f"it attends along axis 0: is its input {SEQUENCE_FIRST!r}? If it is, declare it and the "
+                "other clauses stand as reported;"
                 f" if axis 0 is the batch, samples attend to each other and no position to another",
                 f'layout="{SEQUENCE_FIRST}"',
             )  # fmt: skip
@@ -250,7 +315,12 @@ def _causality(probe: Probe, run: Runner) -> None:
     elif error is None and hides_future((found[0] & found[1]).transpose(-1, -2)):
         probe.declare(causal="always")
         probe.set(causal="always")
-        probe.find("causal", "the past is hidden instead of the future: no convention; it is held to causal", "probed", "causal=never")
+        probe.find(
+            "causal",
+            "the past is hidden instead of the future: no convention; it is held to causal",
+            "probed",
+            "causal=never",
+        )
 
 
 def _length(probe: Probe, run: Runner) -> None:
@@ -261,8 +331,20 @@ def _length(probe: Probe, run: Runner) -> None:
         probe.find("length", "limited by its constructor (max_len)", "by name", "max_len=64")
         return
     layer, _ = run.layer(run.case())
-    tensors = [t for m in layer.module.modules() for t in (*vars(m).values(), *m._buffers.values()) if isinstance(t, Tensor)]
-    square = [t.shape[-1] for t in tensors if t.dim() >= 2 and t.shape[-1] == t.shape[-2] and not isinstance(t, nn.Parameter) and t.shape[-1] > BASE.q_len]
+    tensors = [
+        t
+        for m in layer.module.modules()
+        for t in (*vars(m).values(), *m._buffers.values())
+        if isinstance(t, Tensor)
+    ]
+    square = [
+        t.shape[-1]
+        for t in tensors
+        if t.dim() >= 2
+        and t.shape[-1] == t.shape[-2]
+        and not isinstance(t, nn.Parameter)
+        and t.shape[-1] > BASE.q_len
+    ]
     if square:
         probe.set(max_len=min(square))
         probe.declare(max_len=min(square))
@@ -273,13 +355,17 @@ def _cache(probe: Probe, module: nn.Module) -> None:
     """Name a cache that the call takes: it is not used here."""
     taken = [n for n in parameters_of(module.forward) if "past" in n or "cache" in n]
     if taken and probe.declaration.contract != "cached":
-        probe.find("adds", f"a cache ({', '.join(taken)}), not used and not checked", "by name", "contract=cached")
+        probe.find(
+            "adds", f"a cache ({', '.join(taken)}), not used and not checked", "by name", "contract=cached"
+        )
 
 
 def _biases(probe: Probe) -> None:
     if probe.space.has("parameters"):
         has_any = any(name.startswith("b_") for name in Slots(probe.declaration.weights).names)
-        probe.set(biases=(True, False) if has_any and not probe.space.fixed else (True,) if has_any else (False,))
+        probe.set(
+            biases=(True, False) if has_any and not probe.space.fixed else (True,) if has_any else (False,)
+        )
 
 
 def _dtypes(probe: Probe, run: Runner) -> None:
@@ -287,6 +373,7 @@ def _dtypes(probe: Probe, run: Runner) -> None:
     wanted = probe.declaration.dtypes or ALL_DTYPES
     kept = []
     for dtype in wanted:
+
         def call(dtype: str = dtype) -> Any:
             layer, inputs = run.layer(run.case(dtype=dtype))
             return layer.run(inputs)
@@ -304,7 +391,12 @@ def _dtypes(probe: Probe, run: Runner) -> None:
 
 def _refused(probe: Probe, run: Runner) -> None:
     """Which named options are refused, or need another form?"""
-    tries = {"scale": {"scale": 0.3}, "softcap": {"softcap": 2.0}, "window": {"window": (1, 1)}, "bias": {"bias": "hqk"}}
+    tries = {
+        "scale": {"scale": 0.3},
+        "softcap": {"softcap": 2.0},
+        "window": {"window": (1, 1)},
+        "bias": {"bias": "hqk"},
+    }
     for feature, changes in tries.items():
         if probe.space.has(feature):
             layer, inputs = run.layer(run.case(**changes))
@@ -316,7 +408,11 @@ def _refused(probe: Probe, run: Runner) -> None:
         before, error = attempt(lambda: layer.run(inputs).output)
         if error is None and inputs.key is not None:
             after, _ = attempt(lambda: layer.run(inputs.replace(key=inputs.key * -2 + 1)).output)
-            if after is not None and after.shape == before.shape and not bool(rows_changed(before, after).any()):
+            if (
+                after is not None
+                and after.shape == before.shape
+                and not bool(rows_changed(before, after).any())
+            ):
                 _ignored_key(probe)
         if isinstance(error, NotApplicable) or (error is not None and is_refusal(error, "length")):
             for feature in ("cross", "cross_sources"):
@@ -330,17 +426,24 @@ def _ignored_key(probe: Probe) -> None:
     for feature in ("cross", "cross_sources"):
         probe.drop(feature, f"its {name} has no effect as it is constructed")
     probe.set(sources=("self",))
-    probe.find("inputs", f"{name} is taken and has no effect", "probed", 'unsupported.cross="self-attention only"')
+    probe.find(
+        "inputs", f"{name} is taken and has no effect", "probed", 'unsupported.cross="self-attention only"'
+    )
     probe.ask(
         "value.cross_sources",
-        f"its {name} is taken and has no effect: is it meant for another way to construct the layer? If so, declare it;"
+        f"its {name} is taken and has no effect: is it meant for another way to construct the layer? If "
+        "so, declare it;"
         " if not, keys and values come from the wrong input",
         'unsupported.cross="self-attention only"',
     )  # fmt: skip
 
 
 def _alignment(probe: Probe, run: Runner) -> None:
-    if probe.declaration.alignment is not None or not probe.space.has("causal") or not probe.space.has("cross"):
+    if (
+        probe.declaration.alignment is not None
+        or not probe.space.has("causal")
+        or not probe.space.has("cross")
+    ):
         return
     layer, inputs = run.layer(run.case(q_len=2, kv_len=5, causal=True, sources="memory"))
     found, error = attempt(lambda: seen_layer(lambda changed: layer.run(changed).output, inputs))
@@ -355,6 +458,10 @@ def _together(probe: Probe, run: Runner) -> None:
         return
     layer, inputs = run.layer(run.case(mask="all", causal=True))
     _, error = attempt(lambda: layer.run(inputs))
-    if error is not None and not isinstance(error, NotApplicable) and is_refusal(error, probe.declaration.arguments.get("causal", "causal")):
+    if (
+        error is not None
+        and not isinstance(error, NotApplicable)
+        and is_refusal(error, probe.declaration.arguments.get("causal", "causal"))
+    ):
         probe.set(apart=(*probe.space.apart, ("mask", "causal")))
         probe.find("mask", f"refused together with causal: {error}", "probed")

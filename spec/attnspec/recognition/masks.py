@@ -17,7 +17,15 @@ from . import documented
 from .experiments import Probe, attempt, rows_changed
 
 # Meanings in the order in which they are preferred when several fit.
-KINDS = (("attend", "bool"), ("blocked", "bool"), ("additive", "float"), ("attend", "int"), ("attend", "float"), ("blocked", "int"), ("blocked", "float"))
+KINDS = (
+    ("attend", "bool"),
+    ("blocked", "bool"),
+    ("additive", "float"),
+    ("attend", "int"),
+    ("attend", "float"),
+    ("blocked", "int"),
+    ("blocked", "float"),
+)
 FORMS = (None, "batch q_len kv_len", "q_len kv_len", "batch*heads q_len kv_len", "batch kv_len")
 LETTERS = {"batch": "b", "heads": "h", "q_len": "q", "kv_len": "k"}
 
@@ -43,12 +51,19 @@ def pattern(batch: int, q_len: int, kv_len: int, form: str | None, *, seed: int 
 
 
 def fits(see: See, mask: Tensor, changes: dict[str, Any], *, causal: bool) -> bool | None:
-    """Return whether what is seen is what the mask says, and a mask that hides nothing does nothing; None if the call is refused."""
+    """Return whether what is seen is what the mask says, and a mask that hides nothing does nothing.
+
+    None if the call is refused.
+    """
     found, error = attempt(lambda: see(mask, changes))
     if error is not None:
         return None
     seen, telling, output = found
-    if seen.shape[-1] != mask.shape[-1] or mask.shape[-2] not in (1, seen.shape[-2]) or mask.shape[0] not in (1, seen.shape[0]):
+    if (
+        seen.shape[-1] != mask.shape[-1]
+        or mask.shape[-2] not in (1, seen.shape[-2])
+        or mask.shape[0] not in (1, seen.shape[0])
+    ):
         return None
     plain, _ = attempt(lambda: see(None, changes))
     if plain is not None and plain[2].shape != output.shape:
@@ -78,9 +93,13 @@ def decide_masks(probe: Probe, see: See, *, sizes: tuple[int, int, int]) -> None
         return
     kind = found[0][1]
     forms = [form for form, k in found if k == kind]
-    # What the contract hands over, taken and misread, is no other convention: the clauses say what is wrong with it.
+    # What the contract hands over, taken and misread, is no other convention: the clauses say why.
     if (None, kind) in running:
-        forms = [form for form in FORMS if form in forms or (form in (None, "q_len kv_len") and (form, kind) in running)]
+        forms = [
+            form
+            for form in FORMS
+            if form in forms or (form in (None, "q_len kv_len") and (form, kind) in running)
+        ]
     _set_forms(probe, see, forms, kind, sizes)
     _say(probe, kind)
 
@@ -105,7 +124,9 @@ def _search(probe: Probe, see: See, sizes: tuple[int, int, int]) -> tuple[list[F
     return found, running
 
 
-def _set_forms(probe: Probe, see: See, forms: list[str | None], kind: tuple[str, str], sizes: tuple[int, int, int]) -> None:
+def _set_forms(
+    probe: Probe, see: See, forms: list[str | None], kind: tuple[str, str], sizes: tuple[int, int, int]
+) -> None:
     """Write down the shapes that it takes."""
     meaning, dtype = kind
     causal = probe.space.causal == "always"
@@ -113,7 +134,9 @@ def _set_forms(probe: Probe, see: See, forms: list[str | None], kind: tuple[str,
     if forms[0] is None:
         wide = pattern(*sizes, None).expand(-1, probe.heads, -1, -1)
         arguments = {name: word for name, word in probe.declaration.arguments.items() if name != "padding"}
-        per_head = fits(see, wide, {"mask": meaning, "mask_dtype": dtype, "arguments": arguments}, causal=causal)
+        per_head = fits(
+            see, wide, {"mask": meaning, "mask_dtype": dtype, "arguments": arguments}, causal=causal
+        )
         two = "q_len kv_len" in forms
         probe.set(mask_axes="bqk" if per_head is None else "bhqk", mask_ranks=(4, 2) if two else (4,))
         _compare_words(probe, takes_three="batch q_len kv_len" in forms)
@@ -134,8 +157,10 @@ def _compare_words(probe: Probe, *, takes_three: bool) -> None:
     if words and not takes_three:
         probe.ask(
             "mask.broadcast",
-            f"its own words give the mask the axes {words!r}, which raises or meets the head axis; it was checked with rank 4."
-            f" If rank 3 is meant, --declare mask_shape={words!r} shows where it goes wrong; if rank 4 is meant, the words are wrong",
+            f"its own words give the mask the axes {words!r}, which raises or meets the head axis; it "
+            "was checked with rank 4."
+            f" If rank 3 is meant, --declare mask_shape={words!r} shows where it goes wrong; if rank 4 "
+            "is meant, the words are wrong",
             f'mask_shape="{words}"',
         )
 
@@ -150,7 +175,12 @@ def _assume(probe: Probe, running: list[str | None]) -> None:
     if declared.mask_shape:
         probe.set(mask_axes=letters_of(declared.mask_shape), mask_ranks=(4,))
     how = "declared" if probe.stated.mask else "assumed"
-    probe.find("mask", f"True = {probe.declaration.mask}; no meaning or shape fits what the code does with it", how, "mask=blocked")
+    probe.find(
+        "mask",
+        f"True = {probe.declaration.mask}; no meaning or shape fits what the code does with it",
+        how,
+        "mask=blocked",
+    )
 
 
 def _say(probe: Probe, kind: tuple[str, str]) -> None:
@@ -162,22 +192,38 @@ def _say(probe: Probe, kind: tuple[str, str]) -> None:
         probe.find("mask", f"{what} = {meaning}" if meaning != "additive" else "additive", "declared")
         return
     if meaning == "additive":
-        probe.find("mask", "a float that is added: 0 where a query may attend, -inf elsewhere; a boolean one would be added as 0 and 1", "probed", "mask=attend")
+        probe.find(
+            "mask",
+            "a float that is added: 0 where a query may attend, -inf elsewhere; a boolean one would be "
+            "added as 0 and 1",
+            "probed",
+            "mask=attend",
+        )
         if words is not None:
-            probe.ask("mask.polarity", f"its own words say what True means ({words}), but the mask is added to the scores, so True only adds 1:"
-                      " is an additive mask meant? If it is, declare it; if not, the mask does nothing", "mask=additive")  # fmt: skip
+            probe.ask("mask.polarity", f"its own words say what True means ({words}), but the mask is "
+                                       "added to the scores, so True only adds 1:"
+                      " is an additive mask meant? If it is, declare it; if not, the mask does nothing",
+                      "mask=additive")  # fmt: skip
         return
     said = "may attend" if meaning == "attend" else "blocked"
     if words in (None, meaning) and (meaning == "attend" or words == "blocked"):
         how = "documented" if words else "probed"
-        probe.find("mask", f"{what} = {said}" + (", as its own words say" if words else ""), how, f"mask={'blocked' if meaning == 'attend' else 'attend'}")
+        probe.find(
+            "mask",
+            f"{what} = {said}" + (", as its own words say" if words else ""),
+            how,
+            f"mask={'blocked' if meaning == 'attend' else 'attend'}",
+        )
         return
-    probe.find("mask", f"{what} = {said} (declare it with --declare mask={meaning})", "probed", f"mask={meaning}")
+    probe.find(
+        "mask", f"{what} = {said} (declare it with --declare mask={meaning})", "probed", f"mask={meaning}"
+    )
     other = "may attend" if meaning == "blocked" else "blocked"
     although = f" although its own words say that {what} = {other}" if words not in (None, meaning) else ""
     probe.ask(
         "mask.polarity",
-        f"the mask behaves as {what} = {said}{although}: is that meant? If it is, declare it and the other clauses stand as reported;"
+        f"the mask behaves as {what} = {said}{although}: is that meant? If it is, declare it and the "
+        "other clauses stand as reported;"
         f" if {what} = {other} is meant, the mask is inverted and every masked output is wrong",
         f"mask={meaning}",
     )  # fmt: skip
@@ -190,7 +236,9 @@ def _decide_padding(probe: Probe, see: See, sizes: tuple[int, int, int]) -> None
     name = probe.declaration.arguments["padding"]
     options = (probe.declaration.padding,) if probe.declaration.padding else ("attend", "blocked")
     arguments = {n: word for n, word in probe.declaration.arguments.items() if n != "mask"}
-    meaning = next((m for m in options if fits(see, mask, {"padding": m, "arguments": arguments}, causal=causal)), None)
+    meaning = next(
+        (m for m in options if fits(see, mask, {"padding": m, "arguments": arguments}, causal=causal)), None
+    )
     by_name = "pad" in name
     probe.declare(padding=meaning or ("blocked" if by_name else "attend"))
     if meaning is None:
@@ -198,7 +246,17 @@ def _decide_padding(probe: Probe, see: See, sizes: tuple[int, int, int]) -> None
     elif meaning == "blocked" and by_name:
         probe.find(name, "True = padding, as it is called", "by name", "padding=attend")
     else:
-        probe.find(name, f"True = {'may attend' if meaning == 'attend' else 'blocked'}", "probed", f"padding={meaning}")
+        probe.find(
+            name,
+            f"True = {'may attend' if meaning == 'attend' else 'blocked'}",
+            "probed",
+            f"padding={meaning}",
+        )
         if meaning == "blocked" and probe.stated.padding is None:
-            probe.ask("mask.polarity", f"{name} behaves as True = blocked: is that meant? If True = may attend is meant, it is inverted", "padding=blocked")
+            probe.ask(
+                "mask.polarity",
+                f"{name} behaves as True = blocked: is that meant? If True = may attend is meant, it is "
+                "inverted",
+                "padding=blocked",
+            )
     probe.add("mask")

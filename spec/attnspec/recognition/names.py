@@ -4,53 +4,94 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 # Parameters of a call, by contract argument.
 CALL_NAMES: dict[str, tuple[str, ...]] = {
-    "query": ("query", "q", "queries", "Q", "x", "hidden_states", "input", "inputs", "X", "src", "query_states", "x_q", "queries_in", "tokens",
-              "sequence", "embeddings", "inp", "hidden", "q_input", "input_q", "Q_in", "input_tensor", "features"),
-    "key": ("key", "k", "keys", "K", "key_states", "context", "memory", "encoder_hidden_states", "kv", "y", "x_kv", "key_value_states", "x_k",
-            "encoder_output", "input_k", "K_in", "cond", "encoder_out", "enc_output"),
-    "value": ("value", "v", "values", "V", "value_states", "x_v", "input_v", "V_in"),
-    "padding": ("key_padding_mask", "padding_mask", "src_key_padding_mask", "pad_mask", "key_mask", "kv_mask"),
-    "mask": ("mask", "attn_mask", "attention_mask", "src_mask", "attn_bias_mask", "causal_mask", "additive_mask", "masks"),
-    "bias": ("bias", "attn_bias", "attention_bias", "position_bias", "rel_pos_bias"),
-    "causal": ("causal", "is_causal", "use_causal_mask"),
-    "scale": ("scale", "softmax_scale", "scaling", "sm_scale"),
-    "window": ("window", "window_size", "local_window"),
-    "softcap": ("softcap", "logits_soft_cap", "soft_cap", "logit_softcapping"),
-    "dropout": ("dropout", "dropout_p", "attn_dropout", "dropout_rate"),
-    "return_weights": ("return_weights", "need_weights", "return_attention", "output_attentions", "return_attn", "return_attn_weights"),
-}  # fmt: skip
+    "query": _words(
+        "query q queries Q x hidden_states input inputs X src query_states x_q queries_in tokens "
+        "sequence embeddings inp hidden q_input input_q Q_in input_tensor features"
+    ),
+    "key": _words(
+        "key k keys K key_states context memory encoder_hidden_states kv y x_kv key_value_states x_k "
+        "encoder_output input_k K_in cond encoder_out enc_output"
+    ),
+    "value": _words("value v values V value_states x_v input_v V_in"),
+    "padding": _words("key_padding_mask padding_mask src_key_padding_mask pad_mask key_mask kv_mask"),
+    "mask": _words("mask attn_mask attention_mask src_mask attn_bias_mask causal_mask additive_mask masks"),
+    "bias": _words("bias attn_bias attention_bias position_bias rel_pos_bias"),
+    "causal": _words("causal is_causal use_causal_mask"),
+    "scale": _words("scale softmax_scale scaling sm_scale"),
+    "window": _words("window window_size local_window"),
+    "softcap": _words("softcap logits_soft_cap soft_cap logit_softcapping"),
+    "dropout": _words("dropout dropout_p attn_dropout dropout_rate"),
+    "return_weights": _words(
+        "return_weights need_weights return_attention output_attentions return_attn return_attn_weights"
+    ),
+}
 
 # Parameters of a constructor, by the contract name that is handed over.
 NEW_NAMES: dict[str, tuple[str, ...]] = {
-    "d_model": ("d_model", "embed_dim", "dim", "n_embd", "hidden_size", "d_in", "d_out", "embedding_dim", "model_dim", "width", "emb_dim",
-                "n_embed", "embed_size", "hidden_dim", "d_embed", "d_embedding", "size", "units", "n_state", "feature_dim", "num_features", "input_dim", "in_dim", "query_dim", "num_hiddens", "d_emb", "channels", "features"),
-    "heads": ("heads", "num_heads", "n_heads", "n_head", "h", "nhead", "num_attention_heads", "nheads", "n_query_heads", "num_q_heads", "head", "n_attention_heads", "num_attn_heads", "heads_count", "H", "attention_heads", "nh", "head_num"),
-    "kv_heads": ("kv_heads", "num_kv_heads", "n_kv_heads", "num_key_value_heads", "num_kv_groups", "n_kv_groups", "n_kv_head", "num_kv_head", "kv_head"),
-    "group": ("group", "group_size", "n_rep", "num_groups_per_head"),
-    "d_k": ("d_k", "head_dim", "dim_head", "d_head", "head_size", "d_key", "d_qk"),
-    "d_v": ("d_v", "d_value"),
-    "dropout": ("dropout", "dropout_p", "attn_dropout", "attn_pdrop", "dropout_prob", "attention_probs_dropout_prob", "attention_dropout_prob", "dropout_rate", "p_dropout", "drop", "p", "attn_drop", "attention_dropout"),
-    "bias": ("bias", "qkv_bias", "use_bias", "attention_bias", "add_bias"),
-    "batch_first": ("batch_first",),
-    "max_len": ("max_len", "context_length", "block_size", "max_seq_len", "seq_len", "max_length", "n_ctx", "max_position_embeddings", "ctx_len", "max_seq_length"),
-}  # fmt: skip
+    "d_model": _words(
+        "d_model embed_dim dim n_embd hidden_size d_in d_out embedding_dim model_dim width emb_dim "
+        "n_embed embed_size hidden_dim d_embed d_embedding size units n_state feature_dim "
+        "num_features input_dim in_dim query_dim num_hiddens d_emb channels features"
+    ),
+    "heads": _words(
+        "heads num_heads n_heads n_head h nhead num_attention_heads nheads n_query_heads num_q_heads "
+        "head n_attention_heads num_attn_heads heads_count H attention_heads nh head_num"
+    ),
+    "kv_heads": _words(
+        "kv_heads num_kv_heads n_kv_heads num_key_value_heads num_kv_groups n_kv_groups n_kv_head "
+        "num_kv_head kv_head"
+    ),
+    "group": _words("group group_size n_rep num_groups_per_head"),
+    "d_k": _words("d_k head_dim dim_head d_head head_size d_key d_qk"),
+    "d_v": _words("d_v d_value"),
+    "dropout": _words(
+        "dropout dropout_p attn_dropout attn_pdrop dropout_prob attention_probs_dropout_prob "
+        "attention_dropout_prob dropout_rate p_dropout drop p attn_drop attention_dropout"
+    ),
+    "bias": _words("bias qkv_bias use_bias attention_bias add_bias"),
+    "batch_first": _words("batch_first"),
+    "max_len": _words(
+        "max_len context_length block_size max_seq_len seq_len max_length n_ctx "
+        "max_position_embeddings ctx_len max_seq_length"
+    ),
+}
 
 # Where canonical tensors are kept, by the attribute that holds a linear layer.
 WEIGHT_NAMES: dict[str, tuple[str, ...]] = {
-    "q": ("W_q", "w_q", "W_query", "w_query", "q_proj", "query", "to_q", "q_linear", "wq", "WQ", "W_Q", "query_proj", "query_projection", "fc_q", "w_qs", "q_lin",
-          "linear_q", "q_map", "q", "Wq", "linears.0", "projections.0", "queries", "query_layer", "toqueries", "proj_q", "q_net", "w_q_proj", "query_linear"),
-    "k": ("W_k", "w_k", "W_key", "w_key", "k_proj", "key", "to_k", "k_linear", "wk", "WK", "W_K", "key_proj", "key_projection", "fc_k", "w_ks", "k_lin",
-          "linear_k", "k_map", "k", "Wk", "linears.1", "projections.1", "keys", "key_layer", "tokeys", "proj_k", "k_net", "w_k_proj", "key_linear"),
-    "v": ("W_v", "w_v", "W_value", "w_value", "v_proj", "value", "to_v", "v_linear", "wv", "WV", "W_V", "value_proj", "value_projection", "fc_v", "w_vs", "v_lin",
-          "linear_v", "v_map", "v", "Wv", "linears.2", "projections.2", "values", "value_layer", "tovalues", "proj_v", "v_net", "w_v_proj", "value_linear"),
-    "o": ("W_o", "w_o", "w_concat", "out_proj", "o_proj", "to_out.0", "to_out", "c_proj", "proj", "output", "dense", "wo", "WO", "W_O", "out", "fc_out", "fc",
-          "linears.3", "projections.3", "output_proj", "output_projection", "out_linear", "out_lin", "linear_out", "o", "Wo", "unifyheads", "fc_o", "proj_out",
-          "output_linear", "final_linear", "linear", "combine", "out_layer", "attn_out", "w_out", "W_out", "projection", "o_net", "proj_o"),
-    "qkv": ("qkv", "qkv_proj", "to_qkv", "c_attn", "W_qkv", "Wqkv", "in_proj", "w_qkv", "qkv_linear", "qkv_projection", "query_key_value", "attn", "proj_qkv", "W_pack", "qkv_layer", "linear_qkv"),
-    "kv": ("kv", "to_kv", "kv_proj", "W_kv", "w_kv", "kv_linear", "Wkv", "key_value"),
-}  # fmt: skip
+    "q": _words(
+        "W_q w_q W_query w_query q_proj query to_q q_linear wq WQ W_Q query_proj query_projection "
+        "fc_q w_qs q_lin linear_q q_map q Wq linears.0 projections.0 queries query_layer toqueries "
+        "proj_q q_net w_q_proj query_linear"
+    ),
+    "k": _words(
+        "W_k w_k W_key w_key k_proj key to_k k_linear wk WK W_K key_proj key_projection fc_k w_ks "
+        "k_lin linear_k k_map k Wk linears.1 projections.1 keys key_layer tokeys proj_k k_net "
+        "w_k_proj key_linear"
+    ),
+    "v": _words(
+        "W_v w_v W_value w_value v_proj value to_v v_linear wv WV W_V value_proj value_projection "
+        "fc_v w_vs v_lin linear_v v_map v Wv linears.2 projections.2 values value_layer tovalues "
+        "proj_v v_net w_v_proj value_linear"
+    ),
+    "o": _words(
+        "W_o w_o w_concat out_proj o_proj to_out.0 to_out c_proj proj output dense wo WO W_O out "
+        "fc_out fc linears.3 projections.3 output_proj output_projection out_linear out_lin "
+        "linear_out o Wo unifyheads fc_o proj_out output_linear final_linear linear combine out_layer "
+        "attn_out w_out W_out projection o_net proj_o"
+    ),
+    "qkv": _words(
+        "qkv qkv_proj to_qkv c_attn W_qkv Wqkv in_proj w_qkv qkv_linear qkv_projection "
+        "query_key_value attn proj_qkv W_pack qkv_layer linear_qkv"
+    ),
+    "kv": _words("kv to_kv kv_proj W_kv w_kv kv_linear Wkv key_value"),
+}
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -75,8 +116,12 @@ def match_names(names: Iterable[str], table: Mapping[str, tuple[str, ...]]) -> d
                 break
     return found
 
+
 # What a call wants beside the contract's arguments, and what undoes it: `(parameter, expression)`.
-COS, SIN = "torch.ones(batch, q_len, d_k, dtype=query.dtype)", "torch.zeros(batch, q_len, d_k, dtype=query.dtype)"
+COS, SIN = (
+    "torch.ones(batch, q_len, d_k, dtype=query.dtype)",
+    "torch.zeros(batch, q_len, d_k, dtype=query.dtype)",
+)
 NEUTRAL_ARGUMENTS: dict[str, str] = {
     "position_embeddings": f"({COS}, {SIN})",
     "cos": f"{COS}[0]", "sin": f"{SIN}[0]",
@@ -91,14 +136,58 @@ CALL_CONSTANTS: dict[str, str] = {"average_attn_weights": "False"}
 
 # Parameters of a constructor that are no size, and a value for a test.
 NEW_CONSTANTS: dict[str, str] = {
-    "layer_idx": "0", "layer_id": "0", "layer_number": "1", "device": "None", "dtype": "None", "n_layer": "1", "num_layers": "1",
-    "num_hidden_layers": "1", "vocab_size": "64", "flash": "False", "use_flash": "False", "use_cache": "False", "rope_theta": "10000.0",
-    "layer_norm_eps": "1e-5", "rms_norm_eps": "1e-6", "norm_eps": "1e-5", "eps": "1e-5", "is_causal": "False", "causal": "False",
-    "add_zero_attn": "False", "output_attentions": "False", "mlp_ratio": "4", "intermediate_size": "4 * d_model", "d_ff": "4 * d_model",
-    "is_decoder": "False", "scale": "None", "temperature": "d_k ** 0.5",
-}  # fmt: skip
+    "layer_idx": "0",
+    "layer_id": "0",
+    "layer_number": "1",
+    "device": "None",
+    "dtype": "None",
+    "n_layer": "1",
+    "num_layers": "1",
+    "num_hidden_layers": "1",
+    "vocab_size": "64",
+    "flash": "False",
+    "use_flash": "False",
+    "use_cache": "False",
+    "rope_theta": "10000.0",
+    "layer_norm_eps": "1e-5",
+    "rms_norm_eps": "1e-6",
+    "norm_eps": "1e-5",
+    "eps": "1e-5",
+    "is_causal": "False",
+    "causal": "False",
+    "add_zero_attn": "False",
+    "output_attentions": "False",
+    "mlp_ratio": "4",
+    "intermediate_size": "4 * d_model",
+    "d_ff": "4 * d_model",
+    "is_decoder": "False",
+    "scale": "None",
+    "temperature": "d_k ** 0.5",
+}
 
-CONFIG_NAMES = ("config", "cfg", "conf", "args", "params", "hparams", "model_args", "model_config", "opt", "options", "settings", "c", "hp")
+CONFIG_NAMES = (
+    "config",
+    "cfg",
+    "conf",
+    "args",
+    "params",
+    "hparams",
+    "model_args",
+    "model_config",
+    "opt",
+    "options",
+    "settings",
+    "c",
+    "hp",
+)
 
 # A buffer with one of these parts in its path holds positions; the number undoes them.
-POSITION_BUFFERS: dict[str, float] = {"inv_freq": 0.0, "cos": 1.0, "sin": 0.0, "freqs": 0.0, "theta": 0.0, "slopes": 0.0, "rope": 0.0}
+POSITION_BUFFERS: dict[str, float] = {
+    "inv_freq": 0.0,
+    "cos": 1.0,
+    "sin": 0.0,
+    "freqs": 0.0,
+    "theta": 0.0,
+    "slopes": 0.0,
+    "rope": 0.0,
+}

@@ -23,7 +23,7 @@ def held_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _find(tensors: Mapping[str, Tensor], words: tuple[str, ...]) -> tuple[str, str | None] | None:
-    """Return path and bias path of the first layer, or bare parameter, that has one of the names; the outermost first."""
+    """Return path and bias path of the outermost layer, or bare parameter, that has one of the names."""
     for word in words:
         ends = [path for path in tensors if path == f"{word}.weight" or path.endswith(f".{word}.weight")]
         if ends:
@@ -33,7 +33,12 @@ def _find(tensors: Mapping[str, Tensor], words: tuple[str, ...]) -> tuple[str, s
         for bare in (word, f"{word}_weight"):
             if bare in tensors:
                 stem = bare.removesuffix("_weight").removesuffix("weight")
-                names = (f"{word}_bias", f"{stem}_bias", f"{stem}bias", f"b{word[1:]}" if word[:1] in "wW" else "")
+                names = (
+                    f"{word}_bias",
+                    f"{stem}_bias",
+                    f"{stem}bias",
+                    f"b{word[1:]}" if word[:1] in "wW" else "",
+                )
                 return bare, next((b for b in names if b in tensors), None)
     return None
 
@@ -45,8 +50,18 @@ def _starred(tensors: Mapping[str, Tensor], words: tuple[str, ...]) -> tuple[str
             parts = path.split(".")
             if len(parts) >= 3 and parts[-1] == "weight" and parts[-2] == word and parts[-3].isdigit():
                 stem = ".".join((*parts[:-3], "*", word))
-                return f"{stem}.weight", f"{stem}.bias" if ".".join((*parts[:-1], "bias")) in tensors else None
-            plural = (word, f"{word}s", f"{word}_heads", f"{word}_layers", f"{word}_projs", f"{word}_list", f"{word}_linears")
+                return f"{stem}.weight", f"{stem}.bias" if ".".join(
+                    (*parts[:-1], "bias")
+                ) in tensors else None
+            plural = (
+                word,
+                f"{word}s",
+                f"{word}_heads",
+                f"{word}_layers",
+                f"{word}_projs",
+                f"{word}_list",
+                f"{word}_linears",
+            )
             if len(parts) == 3 and parts[-1] == "weight" and parts[-2].isdigit() and parts[0] in plural:
                 stem = f"{parts[0]}.*"
                 return f"{stem}.weight", f"{stem}.bias" if f"{parts[0]}.{parts[1]}.bias" in tensors else None
@@ -65,25 +80,46 @@ def candidate_places(module: nn.Module, sizes: Mapping[str, int]) -> list[Places
 
 
 def _as_linear_stores(module: nn.Module, places: Places) -> bool:
-    """Return whether no weight of an `nn.Linear` is read as `in out`: it stores `out in`, and another use is a mistake."""
+    """Return whether no weight of an `nn.Linear` is read as `in out`: it stores `out in`, always."""
     modules = dict(module.named_modules())
     for name, place in places.items():
         path, _, axes = (part.strip() for part in place.partition(":"))
         owner = modules.get(path.removesuffix(".weight")) if path.endswith(".weight") else None
-        if name.startswith("W_") and type(owner) is nn.Linear and axes and axes.startswith("d_model") != (name == "W_o"):
+        if (
+            name.startswith("W_")
+            and type(owner) is nn.Linear
+            and axes
+            and axes.startswith("d_model") != (name == "W_o")
+        ):
             return False
     return True
 
 
 def unnamed_places(module: nn.Module, sizes: Mapping[str, int], *, limit: int = 240) -> list[Places]:
-    """Return readings by shape alone, for names that nothing is known about; an experiment must single one out."""
-    tensors = {path: t for path, t in held_tensors(module).items() if t.dim() in (2, 3) and "norm" not in path.lower()}
-    ways = {role: [(path, axes) for path, t in tensors.items() for axes in AXES[role][:3] if _shape(axes, sizes) == tuple(t.shape)] for role in AXES}
+    """Return readings by shape alone, for names that are not known; an experiment must single one out."""
+    tensors = {
+        path: t
+        for path, t in held_tensors(module).items()
+        if t.dim() in (2, 3) and "norm" not in path.lower()
+    }
+    ways = {
+        role: [
+            (path, axes)
+            for path, t in tensors.items()
+            for axes in AXES[role][:3]
+            if _shape(axes, sizes) == tuple(t.shape)
+        ]
+        for role in AXES
+    }
     found: list[Places] = []
     for roles in (("q", "k", "v", "o"), ("qkv", "o"), ("q", "kv", "o")):
         for combination in product(*(ways[role] for role in roles)):
             paths = [path for path, _ in combination]
-            styles = {axes.startswith("d_model") for role, (_, axes) in zip(roles, combination, strict=True) if role != "o"}
+            styles = {
+                axes.startswith("d_model")
+                for role, (_, axes) in zip(roles, combination, strict=True)
+                if role != "o"
+            }
             if len(set(paths)) < len(paths) or len(styles) > 1 or len(paths) < len(tensors):
                 continue
             places: Places = {}
@@ -122,21 +158,58 @@ def _readings(tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> list[P
     # One way of storing for all of q, k and v together: mixtures are not a convention.
     merged: list[Places] = []
     for combination in product(*options):
-        styles = {place.partition(":")[2].strip().startswith("d_model") for p in combination for n, place in p.items() if n in ("W_q", "W_k", "W_v")}
+        styles = {
+            place.partition(":")[2].strip().startswith("d_model")
+            for p in combination
+            for n, place in p.items()
+            if n in ("W_q", "W_k", "W_v")
+        }
         if len(styles) <= 1:
             merged.append({name: place for part in combination for name, place in part.items()})
     return merged
 
 
 AXES: dict[str, tuple[str, ...]] = {
-    "q": ("heads*d_k d_model", "d_model heads*d_k", "heads d_model d_k", "heads d_k d_model", "d_model heads d_k"),
-    "k": ("kv_heads*d_k d_model", "d_model kv_heads*d_k", "kv_heads d_model d_k", "kv_heads d_k d_model", "d_model kv_heads d_k"),
-    "v": ("kv_heads*d_v d_model", "d_model kv_heads*d_v", "kv_heads d_model d_v", "kv_heads d_v d_model", "d_model kv_heads d_v"),
+    "q": (
+        "heads*d_k d_model",
+        "d_model heads*d_k",
+        "heads d_model d_k",
+        "heads d_k d_model",
+        "d_model heads d_k",
+    ),
+    "k": (
+        "kv_heads*d_k d_model",
+        "d_model kv_heads*d_k",
+        "kv_heads d_model d_k",
+        "kv_heads d_k d_model",
+        "d_model kv_heads d_k",
+    ),
+    "v": (
+        "kv_heads*d_v d_model",
+        "d_model kv_heads*d_v",
+        "kv_heads d_model d_v",
+        "kv_heads d_v d_model",
+        "d_model kv_heads d_v",
+    ),
     "o": ("d_model heads*d_v", "heads*d_v d_model", "heads d_v d_model", "d_model heads d_v"),
-    "qkv": ("3*heads*d_k d_model", "heads*3*d_k d_model", "d_model 3*heads*d_k", "d_model heads*3*d_k", "3 heads d_k d_model",
-            "3 heads d_model d_k", "heads*d_k*3 d_model", "3 d_model heads*d_k", "3 heads*d_k d_model"),
-    "kv": ("2*kv_heads*d_k d_model", "kv_heads*2*d_k d_model", "d_model 2*kv_heads*d_k", "d_model kv_heads*2*d_k"),
-}  # fmt: skip
+    "qkv": (
+        "3*heads*d_k d_model",
+        "heads*3*d_k d_model",
+        "d_model 3*heads*d_k",
+        "d_model heads*3*d_k",
+        "3 heads d_k d_model",
+        "3 heads d_model d_k",
+        "heads*d_k*3 d_model",
+        "3 d_model heads*d_k",
+        "3 heads*d_k d_model",
+    ),
+    "kv": (
+        "2*kv_heads*d_k d_model",
+        "kv_heads*2*d_k d_model",
+        "d_model 2*kv_heads*d_k",
+        "d_model kv_heads*2*d_k",
+    ),
+}
 
 
 def _shape(axes: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -154,7 +227,9 @@ def _shape(axes: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _role(tensors: Mapping[str, Tensor], found: tuple[str, str | None] | None, role: str, sizes: Mapping[str, int]) -> list[Places]:
+def _role(
+    tensors: Mapping[str, Tensor], found: tuple[str, str | None] | None, role: str, sizes: Mapping[str, int]
+) -> list[Places]:
     """Return the ways in which one place can hold one role."""
     assert found is not None
     path, bias = found

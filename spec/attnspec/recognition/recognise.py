@@ -21,7 +21,8 @@ from .names import CALL_NAMES, NEW_NAMES, match_names, parameters_of
 # Built-in functions have no signature that Python could read.
 KNOWN_CALLS: dict[Any, str] = {
     torch.nn.functional.scaled_dot_product_attention: (
-        "f(query, key, value, attn_mask=mask if bias is None else bias if mask is None else bias.masked_fill(~mask, float('-inf')),"
+        "f(query, key, value, attn_mask=mask if bias is None else bias if mask is None else "
+        "bias.masked_fill(~mask, float('-inf')),"
         " dropout_p=dropout, is_causal=causal, scale=scale, enable_gqa=group > 1)"
     ),
 }
@@ -55,7 +56,7 @@ def from_record(target: Target) -> Declaration:
 
 
 def guess_contract(target: Target, declared: Declaration) -> str:
-    """Return `core` for a function, or a class without parameters, over projected tensors; `layer` for a module with its own."""
+    """Return `core` for a function or a class without parameters over query, key and value, else `layer`."""
     found = target.object
     if isinstance(found, nn.Module):
         return "layer" if any(True for _ in found.parameters()) else "core"
@@ -70,7 +71,11 @@ def guess_contract(target: Target, declared: Declaration) -> str:
         if {"query", "key", "value"} <= set(arguments) and len(set(arguments.values())) >= 3:
             return "core"
         names = parameters_of(found)
-        if {"d_model", "heads"} <= set(match_names(names, NEW_NAMES)) or construct.config_parameter(names) or declared.arguments:
+        if (
+            {"d_model", "heads"} <= set(match_names(names, NEW_NAMES))
+            or construct.config_parameter(names)
+            or declared.arguments
+        ):
             return "core" if declared.arguments else "layer"
     example = _example(found)
     raise TargetError(
@@ -83,9 +88,14 @@ def _example(found: Any) -> str:
     """Return the argument that would say what an unrecognised object is, made from its own signature."""
     names = [n for n, p in parameters_of(found).items() if p.default is p.empty] if callable(found) else []
     if inspect.isfunction(found) and len(names) >= 3:
-        said = ", ".join(f"{name}={meaning}" for name, meaning in zip(names, ("query", "key", "value", "mask"), strict=False))
+        said = ", ".join(
+            f"{name}={meaning}"
+            for name, meaning in zip(names, ("query", "key", "value", "mask"), strict=False)
+        )
         return f"--call 'f({said})'"
-    said = ", ".join(f"{name}={meaning}" for name, meaning in zip(names, ("d_model", "heads", "kv_heads"), strict=False))
+    said = ", ".join(
+        f"{name}={meaning}" for name, meaning in zip(names, ("d_model", "heads", "kv_heads"), strict=False)
+    )
     return f"--new '{getattr(found, '__name__', 'MyLayer')}({said or 'd_model, heads'})'"
 
 
@@ -99,9 +109,19 @@ def _without_parameters(cls: type[nn.Module]) -> bool:
 def class_core_call(cls: type[nn.Module], *, required: bool) -> str | None:
     """Return the call of a core that is a class without parameters, or None if it is none."""
     words, missing = argument_words(parameters_of(cls))
-    if missing or "heads=heads" in words and "d_model=d_model" in words:
+    if missing or ("heads=heads" in words and "d_model=d_model" in words):
         return None
-    sizes = {"d_model": 12, "heads": 3, "kv_heads": 3, "group": 1, "d_k": 4, "d_v": 4, "dropout": 0.0, "bias": True, "max_len": 64}
+    sizes = {
+        "d_model": 12,
+        "heads": 3,
+        "kv_heads": 3,
+        "group": 1,
+        "d_k": 4,
+        "d_v": 4,
+        "dropout": 0.0,
+        "bias": True,
+        "max_len": 64,
+    }
     new = f"_target({', '.join(words)})"
     try:
         module = eval(new, {"_target": cls, **sizes})
@@ -136,18 +156,25 @@ def _core_call(target: Target, declared: Declaration) -> Declaration:
     if call is not None:
         return declared.replace(call=call, arguments=names_in_call(call))
     arguments = {**match_names(parameters, CALL_NAMES), **declared.arguments}
-    wanted = [n for n, p in parameters.items() if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    wanted = [
+        n
+        for n, p in parameters.items()
+        if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    ]
     unknown = [n for n in wanted if n not in arguments.values()]
     if not {"query", "key", "value"} <= set(arguments) or unknown:
         what = f"what {unknown[0]!r} is" if unknown else "which parameters are query, key and value"
         said = ", ".join(f"{name}={meaning}" for meaning, name in arguments.items()) or "query, key, value"
         raise TargetError(
-            f"{target.name}: cannot tell {what}{_signature(found)}\n  say how to call it: --call 'f({said}{f', {unknown[0]}=...' if unknown else ''})'"
+            f"{target.name}: cannot tell {what}{_signature(found)}\n  say how to call it: --call "
+            f"'f({said}{f', {unknown[0]}=...' if unknown else ''})'"
         )
     return declared.replace(arguments=arguments)
 
 
-def _core(target: Target, declared: Declaration, namespace: Mapping[str, Any], stated: Declaration) -> Recognition:
+def _core(
+    target: Target, declared: Declaration, namespace: Mapping[str, Any], stated: Declaration
+) -> Recognition:
     declaration = _core_call(target, declared)
     probe = core_probes.probe_core(target, declaration, namespace, stated)
     subject = CoreSubject(target.object, probe.declaration, namespace, probe.space, name=target.name)
@@ -159,9 +186,15 @@ def names_in_call(call: str) -> dict[str, str]:
     return {name: name for name in names_of(compile(call, "<declared call>", "eval")) if name in CALL_NAMES}
 
 
-def _layer(target: Target, declared: Declaration, namespace: Mapping[str, Any], stated: Declaration) -> Recognition:
+def _layer(
+    target: Target, declared: Declaration, namespace: Mapping[str, Any], stated: Declaration
+) -> Recognition:
     declaration = declared.replace(new=new_expression(target, declared))
-    fixed = fixed_sizes(target.object, declared) if isinstance(target.object, nn.Module) and declared.new is None else {}
+    fixed = (
+        fixed_sizes(target.object, declared)
+        if isinstance(target.object, nn.Module) and declared.new is None
+        else {}
+    )
     probe = layer_probes.probe_layer(target, declaration, namespace, stated, fixed)
     subject = LayerSubject(probe.declaration, namespace, probe.space, name=target.name)
     return _finish(probe, subject)
@@ -169,5 +202,11 @@ def _layer(target: Target, declared: Declaration, namespace: Mapping[str, Any], 
 
 def _finish(probe: Probe, subject: Any) -> Recognition:
     return Recognition(
-        probe.target.name, probe.declaration, probe.space, tuple(probe.findings), tuple(probe.questions), probe.absent, subject
+        probe.target.name,
+        probe.declaration,
+        probe.space,
+        tuple(probe.findings),
+        tuple(probe.questions),
+        probe.absent,
+        subject,
     )

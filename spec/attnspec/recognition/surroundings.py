@@ -20,20 +20,33 @@ from .experiments import Probe, attempt, distance, rows_changed
 from .names import POSITION_BUFFERS
 from .places import Places, candidate_places, unnamed_places
 
-# Two readings of one set of numbers differ in the first digits; rounding of a few products in float32 does not.
+# Two readings of one set of numbers differ in the first digits; rounding of some products does not.
 EXACT = float(torch.finfo(torch.float32).eps) ** 0.5
 
 
 def decide_weights(probe: Probe, run: Any) -> None:
     """Decide where the weights are and what must be undone around the attention."""
     case = run.case(mask=None)
-    sizes = {"d_model": case.d_model, "heads": case.heads, "kv_heads": case.kv_heads, "d_k": case.d_k, "d_v": case.d_v}
-    plain = LayerSubject(probe.declaration.replace(weights={}, bypass=(), neutral={}), probe.namespace, probe.space, name=probe.target.name)
+    sizes = {
+        "d_model": case.d_model,
+        "heads": case.heads,
+        "kv_heads": case.kv_heads,
+        "d_k": case.d_k,
+        "d_v": case.d_v,
+    }
+    plain = LayerSubject(
+        probe.declaration.replace(weights={}, bypass=(), neutral={}),
+        probe.namespace,
+        probe.space,
+        name=probe.target.name,
+    )
     module, error = attempt(lambda: plain.construct(**sizes))
     if error is not None:
         _unknown(probe, f"it cannot be constructed with d_model={case.d_model}, heads={case.heads}: {error}")
         return
-    readings = [dict(probe.declaration.weights)] if probe.declaration.weights else candidate_places(module, sizes)
+    readings = (
+        [dict(probe.declaration.weights)] if probe.declaration.weights else candidate_places(module, sizes)
+    )
     named = bool(readings)
     readings = readings or unnamed_places(module, sizes)
     if not readings:
@@ -66,13 +79,21 @@ def _no_names(module: nn.Module) -> str:
     listed = [f"{name} {tuple(p.shape)}" for name, p in module.named_parameters()]
     listed = [*listed[:6], f"and {len(listed) - 6} more"] if len(listed) > 7 else listed
     first = next((name for name, p in module.named_parameters() if p.dim() >= 2), "path")
-    return f"its parameters are {', '.join(listed) or 'none'}; say where the queries' projection is: --weights W_q={first}, and so on for W_k W_v W_o"
+    return (
+        f"its parameters are {', '.join(listed) or 'none'}; say where the queries' projection is:"
+        f" --weights W_q={first}, and so on for W_k W_v W_o"
+    )
 
 
 def _unknown(probe: Probe, why: str) -> None:
     for feature in ("parameters", "inputs_known"):
         probe.absent[feature] = f"its weights were not recognised ({why})"
-    probe.find("weights", f"not recognised: {why}; the clauses that need no weights are run", "probed", "weights.W_q=<path>")
+    probe.find(
+        "weights",
+        f"not recognised: {why}; the clauses that need no weights are run",
+        "probed",
+        "weights.W_q=<path>",
+    )
 
 
 def _ambiguous(probe: Probe, view: Declaration, readings: list[Places], case: Case) -> bool:
@@ -80,7 +101,7 @@ def _ambiguous(probe: Probe, view: Declaration, readings: list[Places], case: Ca
 
 
 def closest(probe: Probe, view: Declaration, readings: list[Places], case: Case) -> tuple[Places, float]:
-    """Return the nearest reading and how far off it is, on one position first (where scale, softmax and masks cannot matter)."""
+    """Return the nearest reading and how far off it is; one position first, where scale cannot matter."""
     scored = [(*reading_gap(probe, view, places, case), order) for order, places in enumerate(readings)]
     first, second, order = min(scored)
     return readings[order], max(first, second)
@@ -92,6 +113,7 @@ def reading_gap(probe: Probe, view: Declaration, places: Places, case: Case) -> 
     subject.space = _with_parameters(probe)
     gaps = []
     for length in (1, 4):
+
         def run(length: int = length) -> float:
             inputs = subject.layer_inputs(case.replace(q_len=length, kv_len=length, causal=False))
             output = subject.run_layer(inputs).output
@@ -111,7 +133,11 @@ def _with_parameters(probe: Probe) -> Any:
 def _views(probe: Probe, module: nn.Module, places: Places) -> Iterator[Declaration]:
     """Yield declarations that look at less and less of the block; what is declared stays as it is."""
     declared = probe.declaration
-    norms = tuple(path for path, inner in module.named_modules() if path and "norm" in type(inner).__name__.lower() and not list(inner.children()))
+    norms = tuple(
+        path
+        for path, inner in module.named_modules()
+        if path and "norm" in type(inner).__name__.lower() and not list(inner.children())
+    )
     neutral = _positions(module)
     tap = places.get("W_o", "").partition(":")[0].strip().removesuffix(".weight")
     taps = [None] if declared.tap is not None or not tap or not _is_module(module, tap) else [None, tap]
@@ -120,7 +146,11 @@ def _views(probe: Probe, module: nn.Module, places: Places) -> Iterator[Declarat
     for undo in neutrals:
         for bypass in bypasses:
             for path in taps:
-                yield declared.replace(tap=path or declared.tap, bypass=bypass or declared.bypass, neutral=undo or declared.neutral)
+                yield declared.replace(
+                    tap=path or declared.tap,
+                    bypass=bypass or declared.bypass,
+                    neutral=undo or declared.neutral,
+                )
 
 
 def _is_module(module: nn.Module, path: str) -> bool:
@@ -135,7 +165,11 @@ def _positions(module: nn.Module) -> dict[str, float]:
     """Return the buffers that hold positions, with the number that undoes each."""
     held = {name: t for name, t in module.named_buffers() if t.is_floating_point()}
     for prefix, inner in module.named_modules():
-        held |= {f"{prefix}.{n}".lstrip("."): t for n, t in vars(inner).items() if isinstance(t, torch.Tensor) and t.is_floating_point()}
+        held |= {
+            f"{prefix}.{n}".lstrip("."): t
+            for n, t in vars(inner).items()
+            if isinstance(t, torch.Tensor) and t.is_floating_point()
+        }
     found = {}
     for path in held:
         last = path.rpartition(".")[2].lower()
@@ -151,9 +185,20 @@ def _tell(probe: Probe, run: Any, module: nn.Module, case: Case) -> None:
     if declared.neutral:
         probe.set(even_widths=True)
     if declared.neutral and not probe.stated.neutral:
-        probe.find("adds", f"positions ({', '.join(declared.neutral)}), undone by filling them; the positions themselves are not checked", "probed", "neutral.<path>=0")
+        probe.find(
+            "adds",
+            f"positions ({', '.join(declared.neutral)}), undone by filling them; the positions "
+            "themselves are not checked",
+            "probed",
+            "neutral.<path>=0",
+        )
     if declared.bypass and not probe.stated.bypass:
-        probe.find("adds", f"norms ({', '.join(declared.bypass)}), taken out; the norms themselves are not checked", "probed", "bypass=<path>")
+        probe.find(
+            "adds",
+            f"norms ({', '.join(declared.bypass)}), taken out; the norms themselves are not checked",
+            "probed",
+            "bypass=<path>",
+        )
     if declared.tap and declared.tap != "none" and probe.stated.tap is None:
         _tell_residual(probe, run, case)
 
@@ -164,20 +209,39 @@ def _tell_residual(probe: Probe, run: Any, case: Case) -> None:
     behind, norm = behind_tap(run, case), ""
     if behind != "residual":
         layer, _ = run.layer(case)
-        norms = tuple(path for path, inner in layer.module.named_modules() if path and "norm" in type(inner).__name__.lower())
+        norms = tuple(
+            path
+            for path, inner in layer.module.named_modules()
+            if path and "norm" in type(inner).__name__.lower()
+        )
         if norms and behind_tap(run, case, bypass=norms) in ("residual", "nothing"):
             behind, norm = behind_tap(run, case, bypass=norms), f" and a norm ({', '.join(norms)})"
+            probe.declare(bypass=norms)
     if behind == "residual":
-        probe.find("adds", f"its input to the output (a residual){norm}, undone by reading {tap}; the sum itself is not checked", "probed", "tap=none")
+        probe.find(
+            "adds",
+            f"its input to the output (a residual){norm}, undone by reading {tap}; the sum itself is not "
+            "checked",
+            "probed",
+            "tap=none",
+        )
     else:
         what = f"a norm{norm.removeprefix(' and a norm')}" if norm else "something that is no plain residual"
-        probe.find("adds", f"{what} behind {tap}; the attention is read there, what follows is not checked", "probed", "tap=none")
-    if (behind == "residual" or norm) and (documented.mentions_residual(probe.target) or probe.declaration.bypass or norm):
+        probe.find(
+            "adds",
+            f"{what} behind {tap}; the attention is read there, what follows is not checked",
+            "probed",
+            "tap=none",
+        )
+    if (behind == "residual" or norm) and (
+        documented.mentions_residual(probe.target) or probe.declaration.bypass or norm
+    ):
         return
     what = "adds its input to the output" if behind == "residual" else f"changes the output behind {tap}"
     probe.ask(
         "value.layer_plain",
-        f"it {what}: is that meant? If it is, declare it and the other clauses stand for the attention inside;"
+        f"it {what}: is that meant? If it is, declare it and the other clauses stand for the attention "
+        "inside;"
         " if the layer is meant to be attention alone, every output is wrong",
         f"tap={tap}",
     )  # fmt: skip
@@ -204,7 +268,9 @@ def decide_dropout(probe: Probe, run: Any) -> None:
     layer, _ = run.layer(run.case())
     held = [inner.p for inner in layer.module.modules() if isinstance(inner, nn.Dropout)]
     if held and "dropout" not in (probe.declaration.new or ""):
-        probe.find("dropout", "its rate cannot be handed over; every nn.Dropout in it is set instead", "probed")
+        probe.find(
+            "dropout", "its rate cannot be handed over; every nn.Dropout in it is set instead", "probed"
+        )
         probe.add("dropout")
     tap = probe.declaration.weights.get("W_o", "").partition(":")[0].strip().removesuffix(".weight")
     if not probe.space.has("dropout") or not tap or not _is_module(layer.module, tap):
@@ -212,9 +278,15 @@ def decide_dropout(probe: Probe, run: Any) -> None:
     whole, inner = (_in_training(run, path) for path in (probe.declaration.tap or "none", tap))
     if whole is None or inner is None:
         return
-    if probe.declaration.tap is None and not torch.equal(whole[0], inner[0]) and torch.equal(whole[2], inner[2]):
+    if (
+        probe.declaration.tap is None
+        and not torch.equal(whole[0], inner[0])
+        and torch.equal(whole[2], inner[2])
+    ):
         probe.declare(tap=tap)
-        probe.find("adds", f"dropout on the output; the attention is read at {tap}, before it", "probed", "tap=none")
+        probe.find(
+            "adds", f"dropout on the output; the attention is read at {tap}, before it", "probed", "tap=none"
+        )
     acts_elsewhere = not torch.equal(whole[0], whole[1])
     # Where dropout acts nowhere at all it was forgotten: that is for the clauses to say.
     if acts_elsewhere and torch.equal(inner[0], inner[1]) and torch.equal(whole[2], inner[2]):
@@ -227,9 +299,12 @@ def _in_training(run: Any, tap: str) -> tuple[torch.Tensor, torch.Tensor, torch.
     subject = run.subject(tap=tap)
     outputs = []
     for training, seed in ((True, 1), (True, 2), (False, 1)):
+
         def call(training: bool = training, seed: int = seed) -> torch.Tensor:
             weights = case.layer_inputs().weights
-            layer = subject.build(subject.holdable(weights) if subject.space.has("parameters") else weights, dropout=0.5)
+            layer = subject.build(
+                subject.holdable(weights) if subject.space.has("parameters") else weights, dropout=0.5
+            )
             layer.module.train(training)
             torch.manual_seed(seed)
             return layer.run(case.layer_inputs()).output.detach()

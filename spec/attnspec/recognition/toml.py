@@ -8,7 +8,7 @@ from .findings import Recognition
 
 
 def as_toml(recognition: Recognition) -> str:
-    """Return the declaration of a recognition as a table of attnspec.toml, its findings and questions as comments."""
+    """Return a recognition as a table of attnspec.toml, its findings and questions as comments."""
     said = recognition.declaration.as_dict()
     if "call" in said:
         said.pop("arguments", None)
@@ -20,7 +20,9 @@ def as_toml(recognition: Recognition) -> str:
     for key, table in said.items():
         if isinstance(table, Mapping):
             lines += ["", f"[declare.{name}.{key}]"]
-            lines += [f"{json.dumps(inner, ensure_ascii=False)} = {_value(value)}" for inner, value in table.items()]
+            lines += [
+                f"{json.dumps(inner, ensure_ascii=False)} = {_value(value)}" for inner, value in table.items()
+            ]
     return "\n".join(lines) + "\n"
 
 

@@ -43,8 +43,14 @@ class PostNorm(nn.Module):
     def __init__(self, n_head, d_model, d_k, d_v, dropout=0.1):
         super().__init__()
         self.n_head, self.d_k, self.d_v = n_head, d_k, d_v
-        self.w_qs, self.w_ks = nn.Linear(d_model, n_head * d_k, bias=False), nn.Linear(d_model, n_head * d_k, bias=False)
-        self.w_vs, self.fc = nn.Linear(d_model, n_head * d_v, bias=False), nn.Linear(n_head * d_v, d_model, bias=False)
+        self.w_qs, self.w_ks = (
+            nn.Linear(d_model, n_head * d_k, bias=False),
+            nn.Linear(d_model, n_head * d_k, bias=False),
+        )
+        self.w_vs, self.fc = (
+            nn.Linear(d_model, n_head * d_v, bias=False),
+            nn.Linear(n_head * d_v, d_model, bias=False),
+        )
         self.dropout, self.layer_norm = nn.Dropout(dropout), nn.LayerNorm(d_model, eps=1e-6)
 
     def forward(self, q, k, v, mask=None):
@@ -69,7 +75,10 @@ class KeywordOnly(Small):
     """Keyword-only arguments."""
 
     def forward(self, *, query, key, value, attn_mask=None):
-        q, k, v = (heads_of(w(x), self.num_heads) for w, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value)))
+        q, k, v = (
+            heads_of(w(x), self.num_heads)
+            for w, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
+        )
         return self.out_proj(merged(attend(q, k, v, attn_mask)))
 
 
@@ -77,7 +86,10 @@ class KeywordOnlySwapped(Small):
     """The mistake: keys and values change places."""
 
     def forward(self, *, query, key, value, attn_mask=None):
-        q, k, v = (heads_of(w(x), self.num_heads) for w, x in ((self.q_proj, query), (self.k_proj, value), (self.v_proj, key)))
+        q, k, v = (
+            heads_of(w(x), self.num_heads)
+            for w, x in ((self.q_proj, query), (self.k_proj, value), (self.v_proj, key))
+        )
         return self.out_proj(merged(attend(q, k, v, attn_mask)))
 
 
@@ -132,8 +144,14 @@ class Rotated(nn.Module):
         super().__init__()
         self.n_heads, self.n_kv_heads = args.n_heads, args.n_kv_heads or args.n_heads
         d = args.dim // args.n_heads
-        self.wq, self.wo = nn.Linear(args.dim, args.n_heads * d, bias=False), nn.Linear(args.n_heads * d, args.dim, bias=False)
-        self.wk, self.wv = nn.Linear(args.dim, self.n_kv_heads * d, bias=False), nn.Linear(args.dim, self.n_kv_heads * d, bias=False)
+        self.wq, self.wo = (
+            nn.Linear(args.dim, args.n_heads * d, bias=False),
+            nn.Linear(args.n_heads * d, args.dim, bias=False),
+        )
+        self.wk, self.wv = (
+            nn.Linear(args.dim, self.n_kv_heads * d, bias=False),
+            nn.Linear(args.dim, self.n_kv_heads * d, bias=False),
+        )
 
     def turn(self, t, freqs_cis):
         pairs = torch.view_as_complex(t.float().unflatten(-1, (-1, 2)))
@@ -144,7 +162,10 @@ class Rotated(nn.Module):
 
     def forward(self, x, freqs_cis, mask=None):
         q = self.turn(heads_of(self.wq(x), self.n_heads), freqs_cis)
-        k, v = self.turn(heads_of(self.wk(x), self.n_kv_heads), freqs_cis), heads_of(self.wv(x), self.n_kv_heads)
+        k, v = (
+            self.turn(heads_of(self.wk(x), self.n_kv_heads), freqs_cis),
+            heads_of(self.wv(x), self.n_kv_heads),
+        )
         scores = q @ self.share(k).transpose(-2, -1) / q.shape[-1] ** 0.5
         if mask is not None:
             scores = scores + mask

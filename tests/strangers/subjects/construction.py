@@ -31,11 +31,19 @@ class EmbedDim(nn.Module):
     def __init__(self, embed_dim, num_heads):
         super().__init__()
         self.num_heads = num_heads
-        self.q_proj, self.k_proj = nn.Linear(embed_dim, embed_dim, bias=False), nn.Linear(embed_dim, embed_dim, bias=False)
-        self.v_proj, self.o_proj = nn.Linear(embed_dim, embed_dim, bias=False), nn.Linear(embed_dim, embed_dim, bias=False)
+        self.q_proj, self.k_proj = (
+            nn.Linear(embed_dim, embed_dim, bias=False),
+            nn.Linear(embed_dim, embed_dim, bias=False),
+        )
+        self.v_proj, self.o_proj = (
+            nn.Linear(embed_dim, embed_dim, bias=False),
+            nn.Linear(embed_dim, embed_dim, bias=False),
+        )
 
     def forward(self, hidden_states, attention_mask=None):
-        q, k, v = (heads_of(p(hidden_states), self.num_heads) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (
+            heads_of(p(hidden_states), self.num_heads) for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
         return self.o_proj(merged(attend(q, k, v, attention_mask)))
 
 
@@ -43,7 +51,9 @@ class EmbedDimUnscaled(EmbedDim):
     """The mistake: scores are not scaled."""
 
     def forward(self, hidden_states, attention_mask=None):
-        q, k, v = (heads_of(p(hidden_states), self.num_heads) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (
+            heads_of(p(hidden_states), self.num_heads) for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
         return self.o_proj(merged(attend(q, k, v, attention_mask, scale=1.0)))
 
 
@@ -62,7 +72,8 @@ class FourLinears(nn.Module):
             mask = mask.unsqueeze(1)
         n = query.size(0)
         query, key, value = (
-            line(x).view(n, -1, self.h, self.d_k).transpose(1, 2) for line, x in zip(self.linears, (query, key, value), strict=False)
+            line(x).view(n, -1, self.h, self.d_k).transpose(1, 2)
+            for line, x in zip(self.linears, (query, key, value), strict=False)
         )
         scores = torch.matmul(query, key.transpose(-2, -1)) / self.d_k**0.5
         if mask is not None:
@@ -78,7 +89,8 @@ class FourLinearsNoTranspose(FourLinears):
     def forward(self, query, key, value, mask=None):
         n = query.size(0)
         query, key, value = (
-            line(x).view(n, -1, self.h, self.d_k).transpose(1, 2) for line, x in zip(self.linears, (query, key, value), strict=False)
+            line(x).view(n, -1, self.h, self.d_k).transpose(1, 2)
+            for line, x in zip(self.linears, (query, key, value), strict=False)
         )
         scores = torch.matmul(query, key.transpose(-2, -1)) / self.d_k**0.5
         if mask is not None:
@@ -121,7 +133,10 @@ class Book(nn.Module):
     def __init__(self, d_in, d_out, context_length, dropout, num_heads, qkv_bias=False):
         super().__init__()
         self.d_out, self.num_heads, self.head_dim = d_out, num_heads, d_out // num_heads
-        self.W_query, self.W_key = nn.Linear(d_in, d_out, bias=qkv_bias), nn.Linear(d_in, d_out, bias=qkv_bias)
+        self.W_query, self.W_key = (
+            nn.Linear(d_in, d_out, bias=qkv_bias),
+            nn.Linear(d_in, d_out, bias=qkv_bias),
+        )
         self.W_value, self.out_proj = nn.Linear(d_in, d_out, bias=qkv_bias), nn.Linear(d_out, d_out)
         self.dropout = nn.Dropout(dropout)
         self.register_buffer("mask", torch.triu(torch.ones(context_length, context_length), diagonal=1))
@@ -129,7 +144,8 @@ class Book(nn.Module):
     def forward(self, x):
         b, num_tokens, _ = x.shape
         keys, queries, values = (
-            w(x).view(b, num_tokens, self.num_heads, self.head_dim).transpose(1, 2) for w in (self.W_key, self.W_query, self.W_value)
+            w(x).view(b, num_tokens, self.num_heads, self.head_dim).transpose(1, 2)
+            for w in (self.W_key, self.W_query, self.W_value)
         )
         scores = queries @ keys.transpose(2, 3)
         scores.masked_fill_(self.mask.bool()[:num_tokens, :num_tokens], -torch.inf)
@@ -201,8 +217,14 @@ class DictConfig(nn.Module):
     def __init__(self, cfg):
         super().__init__()
         self.n_heads = cfg["n_heads"]
-        self.wq, self.wk = nn.Linear(cfg["emb_dim"], cfg["emb_dim"]), nn.Linear(cfg["emb_dim"], cfg["emb_dim"])
-        self.wv, self.wo = nn.Linear(cfg["emb_dim"], cfg["emb_dim"]), nn.Linear(cfg["emb_dim"], cfg["emb_dim"])
+        self.wq, self.wk = (
+            nn.Linear(cfg["emb_dim"], cfg["emb_dim"]),
+            nn.Linear(cfg["emb_dim"], cfg["emb_dim"]),
+        )
+        self.wv, self.wo = (
+            nn.Linear(cfg["emb_dim"], cfg["emb_dim"]),
+            nn.Linear(cfg["emb_dim"], cfg["emb_dim"]),
+        )
         self.drop = nn.Dropout(cfg["drop_rate"])
 
     def forward(self, x, mask=None):
@@ -216,12 +238,20 @@ class AttributeConfig(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.num_attention_heads = config.num_attention_heads
-        self.query, self.key = nn.Linear(config.hidden_size, config.hidden_size), nn.Linear(config.hidden_size, config.hidden_size)
-        self.value, self.dense = nn.Linear(config.hidden_size, config.hidden_size), nn.Linear(config.hidden_size, config.hidden_size)
+        self.query, self.key = (
+            nn.Linear(config.hidden_size, config.hidden_size),
+            nn.Linear(config.hidden_size, config.hidden_size),
+        )
+        self.value, self.dense = (
+            nn.Linear(config.hidden_size, config.hidden_size),
+            nn.Linear(config.hidden_size, config.hidden_size),
+        )
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def forward(self, hidden_states, attention_mask=None):
-        q, k, v = (heads_of(w(hidden_states), self.num_attention_heads) for w in (self.query, self.key, self.value))
+        q, k, v = (
+            heads_of(w(hidden_states), self.num_attention_heads) for w in (self.query, self.key, self.value)
+        )
         return (self.dense(merged(attend(q, k, v, attention_mask))),)
 
 
@@ -238,7 +268,10 @@ class Grouped(nn.Module):
         return t.repeat_interleave(self.num_heads // self.num_kv_heads, dim=1)
 
     def forward(self, x, mask=None):
-        q, k, v = heads_of(self.q_proj(x), self.num_heads), *(heads_of(p(x), self.num_kv_heads) for p in (self.k_proj, self.v_proj))
+        q, k, v = (
+            heads_of(self.q_proj(x), self.num_heads),
+            *(heads_of(p(x), self.num_kv_heads) for p in (self.k_proj, self.v_proj)),
+        )
         return self.o_proj(merged(attend(q, self.share(k), self.share(v), mask)))
 
 
@@ -261,7 +294,9 @@ def make_unscaled(d_model, heads):
 
 instance = EmbedDim(24, 4)
 instance_unscaled = EmbedDimUnscaled(24, 4)
-namespace_instance = AttributeConfig(SimpleNamespace(hidden_size=12, num_attention_heads=3, attention_probs_dropout_prob=0.1))
+namespace_instance = AttributeConfig(
+    SimpleNamespace(hidden_size=12, num_attention_heads=3, attention_probs_dropout_prob=0.1)
+)
 
 
 class Opaque(nn.Module):

@@ -66,7 +66,9 @@ def heads_last(q, k, v, softmax_scale=None, causal=False):
 
 def heads_last_silently(q, k, v):
     """Scores between the vectors that stand together: a convention, or a transpose that is missing."""
-    return torch.einsum("xijn,xjna->xina", torch.einsum("xina,xjna->xijn", q, k).mul(q.shape[-1] ** -0.5).softmax(2), v)
+    return torch.einsum(
+        "xijn,xjna->xina", torch.einsum("xina,xjna->xijn", q, k).mul(q.shape[-1] ** -0.5).softmax(2), v
+    )
 
 
 def heads_last_wrong(q, k, v, softmax_scale=None, causal=False):
@@ -78,7 +80,9 @@ def registered(module, query, key, value, attention_mask, scaling=None, dropout=
     """As transformers registers attention functions; returns batch seq heads d, and the weights."""
     group = module.num_key_value_groups
     key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
-    scores = torch.matmul(query, key.transpose(2, 3)) * (query.size(-1) ** -0.5 if scaling is None else scaling)
+    scores = torch.matmul(query, key.transpose(2, 3)) * (
+        query.size(-1) ** -0.5 if scaling is None else scaling
+    )
     if attention_mask is not None:
         scores = scores + attention_mask[:, :, :, : key.shape[-2]]
     weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)

@@ -19,7 +19,10 @@ class First(nn.Module):
 
     def forward(self, x, mask=None):
         batch, length, _ = x.size()
-        q, k, v = (w(x).view(batch, length, self.num_heads, self.d_k).transpose(1, 2) for w in (self.W_q, self.W_k, self.W_v))
+        q, k, v = (
+            w(x).view(batch, length, self.num_heads, self.d_k).transpose(1, 2)
+            for w in (self.W_q, self.W_k, self.W_v)
+        )
         scores = q @ k.transpose(-2, -1) / torch.sqrt(torch.tensor(self.d_k, dtype=torch.float32))
         if mask is not None:
             # positions where the mask is True are blocked: they get a very low score
@@ -63,7 +66,9 @@ class SecondMended(nn.Module):
         self.W_v = nn.Linear(d_model, d_model)
 
     def forward(self, Q, K, V):
-        q, k, v = (split_heads(w(x), self.num_heads) for w, x in ((self.W_q, Q), (self.W_k, K), (self.W_v, V)))
+        q, k, v = (
+            split_heads(w(x), self.num_heads) for w, x in ((self.W_q, Q), (self.W_k, K), (self.W_v, V))
+        )
         scores = torch.matmul(q, k.transpose(-2, -1)) / math.sqrt(self.d_head)
         output = torch.matmul(F.softmax(scores, dim=-1), v)
         return output.transpose(1, 2).contiguous().view(Q.size(0), Q.size(1), -1)

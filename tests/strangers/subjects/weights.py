@@ -56,7 +56,10 @@ class VisionNoSoftmaxAxis(Vision):
 class Conv1D(nn.Module):
     def __init__(self, n_out, n_in):
         super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.randn(n_in, n_out) * 0.02), nn.Parameter(torch.zeros(n_out))
+        self.weight, self.bias = (
+            nn.Parameter(torch.randn(n_in, n_out) * 0.02),
+            nn.Parameter(torch.zeros(n_out)),
+        )
 
     def forward(self, x):
         return x @ self.weight + self.bias
@@ -111,14 +114,19 @@ class RawKeyTwice(Raw):
 class Head(nn.Module):
     def __init__(self, n_embd, head_size, block_size):
         super().__init__()
-        self.key, self.query = nn.Linear(n_embd, head_size, bias=False), nn.Linear(n_embd, head_size, bias=False)
+        self.key, self.query = (
+            nn.Linear(n_embd, head_size, bias=False),
+            nn.Linear(n_embd, head_size, bias=False),
+        )
         self.value = nn.Linear(n_embd, head_size, bias=False)
         self.register_buffer("tril", torch.tril(torch.ones(block_size, block_size)))
 
     def forward(self, x):
         T = x.shape[1]
         k, q = self.key(x), self.query(x)
-        wei = (q @ k.transpose(-2, -1) * k.shape[-1] ** -0.5).masked_fill(self.tril[:T, :T] == 0, float("-inf"))
+        wei = (q @ k.transpose(-2, -1) * k.shape[-1] ** -0.5).masked_fill(
+            self.tril[:T, :T] == 0, float("-inf")
+        )
         return wei.softmax(dim=-1) @ self.value(x)
 
 
@@ -153,7 +161,10 @@ class LinearPerHead(nn.Module):
         self.out = nn.Linear(d_model, d_model)
 
     def forward(self, x, mask=None):
-        found = [attend(q(x), k(x), v(x), mask) for q, k, v in zip(self.queries, self.keys, self.values, strict=True)]
+        found = [
+            attend(q(x), k(x), v(x), mask)
+            for q, k, v in zip(self.queries, self.keys, self.values, strict=True)
+        ]
         return self.out(torch.cat(found, dim=-1))
 
 
@@ -161,7 +172,9 @@ class LinearPerHeadFirstValue(LinearPerHead):
     """The mistake: every head uses the first head's values."""
 
     def forward(self, x, mask=None):
-        found = [attend(q(x), k(x), self.values[0](x), mask) for q, k in zip(self.queries, self.keys, strict=True)]
+        found = [
+            attend(q(x), k(x), self.values[0](x), mask) for q, k in zip(self.queries, self.keys, strict=True)
+        ]
         return self.out(torch.cat(found, dim=-1))
 
 
@@ -218,7 +231,12 @@ class Unknowable(nn.Module):
     def __init__(self, d_model, num_heads):
         super().__init__()
         self.num_heads = num_heads
-        self.enter = nn.ModuleList([nn.Sequential(nn.Linear(d_model, d_model), nn.GELU(), nn.Linear(d_model, d_model)) for _ in range(3)])
+        self.enter = nn.ModuleList(
+            [
+                nn.Sequential(nn.Linear(d_model, d_model), nn.GELU(), nn.Linear(d_model, d_model))
+                for _ in range(3)
+            ]
+        )
         self.leave = nn.Linear(d_model, d_model)
 
     def forward(self, x, mask=None):

@@ -16,7 +16,13 @@ from ..recipes import Recipe
 
 # float64 rounds 2**29 times finer than float32; a relation adds a few operations, sums in another order.
 FINER = 2.0**-16
-SMALL = {"lengths": ((4, 4), (5, 5), (3, 3)), "widths": ((6, 6), (4, 4)), "values": ("normal",), "dtype": ("float32",), "batch": (2, 3)}
+SMALL = {
+    "lengths": ((4, 4), (5, 5), (3, 3)),
+    "widths": ((6, 6), (4, 4)),
+    "values": ("normal",),
+    "dtype": ("float32",),
+    "batch": (2, 3),
+}
 
 
 class _Twin:
@@ -54,13 +60,23 @@ def check_shape(subject, case):  # type: ignore[no-untyped-def]
     judge.require_shape(twin.run(twin.inputs)[0], (case.batch, case.q_len, case.d_model))
 
 
-@check("value.batch_independent", Recipe({**SMALL, "mask": (None, "random"), "causal": (False, True)}), on="layer")
+@check(
+    "value.batch_independent",
+    Recipe({**SMALL, "mask": (None, "random"), "causal": (False, True)}),
+    on="layer",
+)
 def check_batch(subject, case):  # type: ignore[no-untyped-def]
     twin = _Twin(subject, case)
     together, noise = twin.run(twin.inputs)
     for b in range(case.batch):
-        alone = twin.inputs.map_tensors(lambda name, t, b=b: t[b : b + 1] if t.dim() > 2 and t.shape[0] > 1 else t)
-        twin.require(twin.run(alone), (together[b : b + 1], noise), what="a sample alone gives another output than in a batch")
+        alone = twin.inputs.map_tensors(
+            lambda name, t, b=b: t[b : b + 1] if t.dim() > 2 and t.shape[0] > 1 else t
+        )
+        twin.require(
+            twin.run(alone),
+            (together[b : b + 1], noise),
+            what="a sample alone gives another output than in a batch",
+        )
 
 
 @check("value.permute_keys", Recipe(SMALL), on="layer")
@@ -70,9 +86,15 @@ def check_permute(subject, case):  # type: ignore[no-untyped-def]
         raise NotApplicable("it is causal: the order of positions matters")
     twin = _Twin(subject, case)
     order = _order(case)
-    moved = twin.inputs.map_tensors(lambda name, t: t[:, order] if name in ("query", "key", "value") and t.shape[1] == case.q_len else t)
+    moved = twin.inputs.map_tensors(
+        lambda name, t: t[:, order] if name in ("query", "key", "value") and t.shape[1] == case.q_len else t
+    )
     plain, noise = twin.run(twin.inputs)
-    twin.require(twin.run(moved), (plain[:, order], noise), what="positions in another order give other outputs, without any mask")
+    twin.require(
+        twin.run(moved),
+        (plain[:, order], noise),
+        what="positions in another order give other outputs, without any mask",
+    )
 
 
 @check("causal.future", Recipe({**SMALL, "causal": (True,)}), on="layer")
@@ -85,7 +107,9 @@ def check_future(subject, case):  # type: ignore[no-untyped-def]
     query[:, cut:] = query[:, cut:] * -2 + 1
     before, noise = twin.run(twin.inputs)
     after, more = twin.run(twin.inputs.replace(query=query))
-    twin.require((after[:, :cut], more), (before[:, :cut], noise), what="a later position changes an earlier output")
+    twin.require(
+        (after[:, :cut], more), (before[:, :cut], noise), what="a later position changes an earlier output"
+    )
 
 
 @check("causal.off", Recipe({**SMALL, "lengths": ((4, 4), (3, 3)), "causal": (False,)}), on="layer")
@@ -98,7 +122,9 @@ def check_off(subject, case):  # type: ignore[no-untyped-def]
         (after, _), (before, _) = twin.run(twin.inputs.replace(**{name: tensor})), twin.run(twin.inputs)
         deaf = (after == before).all(-1)
         if bool(deaf.any()):
-            raise Violation("without the causal flag a query does not see every key", got="no change", expected="a change")
+            raise Violation(
+                "without the causal flag a query does not see every key", got="no change", expected="a change"
+            )
 
 
 @check("causal.future", Recipe({**SMALL, "lengths": ((4, 4),), "causal": (True,)}), on="layer")
@@ -125,7 +151,13 @@ def check_beyond_buffer(subject, case):  # type: ignore[no-untyped-def]
     judge.require_equal(after[:, :-1], before[:, :-1], what=what)
 
 
-@check("mask.irrelevant.finite", Recipe({**SMALL, "mask": ("padding", "last_key"), "mask_axes": ("bk", "bqk", "k"), "causal": (False, True)}), on="layer")
+@check(
+    "mask.irrelevant.finite",
+    Recipe(
+        {**SMALL, "mask": ("padding", "last_key"), "mask_axes": ("bk", "bqk", "k"), "causal": (False, True)}
+    ),
+    on="layer",
+)
 def check_irrelevant(subject, case):  # type: ignore[no-untyped-def]
     """Change a position that nobody may look at: no other position's output follows."""
     twin = _Twin(subject, case)
@@ -142,14 +174,22 @@ def check_irrelevant(subject, case):  # type: ignore[no-untyped-def]
     twin.require(twin.run(twin.inputs.replace(**changed)), twin.run(twin.inputs), what=what, rows=rows)
 
 
-@check("mask.all_true", Recipe({**SMALL, "mask": ("all",), "mask_axes": ("bqk", "bk", "qk"), "causal": (False, True)}), on="layer")
+@check(
+    "mask.all_true",
+    Recipe({**SMALL, "mask": ("all",), "mask_axes": ("bqk", "bk", "qk"), "causal": (False, True)}),
+    on="layer",
+)
 def check_all_true(subject, case):  # type: ignore[no-untyped-def]
     twin = _Twin(subject, case)
     what = "a mask that allows everything changes the output"
     twin.require(twin.run(twin.inputs), twin.run(twin.inputs.replace(mask=None)), what=what)
 
 
-@check("mask.value", Recipe({**SMALL, "mask": ("padding", "left_padding"), "mask_axes": ("bk",), "causal": (False,)}), on="layer")
+@check(
+    "mask.value",
+    Recipe({**SMALL, "mask": ("padding", "left_padding"), "mask_axes": ("bk",), "causal": (False,)}),
+    on="layer",
+)
 def check_two_masks(subject, case):  # type: ignore[no-untyped-def]
     """A mask over positions and one over keys, each in its own argument: both hold."""
     if not {"mask", "padding"} <= set(subject.declaration.arguments) or not subject.space.has("mask_q"):
@@ -160,7 +200,11 @@ def check_two_masks(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_layer(subject, inputs.replace(mask=both), what="two masks together do not mean both")
 
 
-@check("mask.polarity", Recipe({**SMALL, "mask": ("padding", "single"), "mask_axes": ("bk", "bqk"), "causal": (False,)}), on="layer")
+@check(
+    "mask.polarity",
+    Recipe({**SMALL, "mask": ("padding", "single"), "mask_axes": ("bk", "bqk"), "causal": (False,)}),
+    on="layer",
+)
 def check_polarity(subject, case):  # type: ignore[no-untyped-def]
     """A position that everybody may look at, changed: somebody's output follows."""
     twin = _Twin(subject, case)
@@ -172,7 +216,11 @@ def check_polarity(subject, case):  # type: ignore[no-untyped-def]
     (after, _), (before, _) = twin.run(changed), twin.run(twin.inputs)
     deaf = (after == before).all(-1, keepdim=True) & ~shown & shown.any(1, keepdim=True)
     if bool(deaf.any()):
-        raise Violation("a position that everybody may look at changes nobody's output: the mask is inverted", got="no change", expected="a change")
+        raise Violation(
+            "a position that everybody may look at changes nobody's output: the mask is inverted",
+            got="no change",
+            expected="a change",
+        )
 
 
 @check("determinism.repeat", Recipe({**SMALL, "mask": (None, "random"), "causal": (False, True)}), on="layer")
@@ -180,10 +228,14 @@ def check_repeat(subject, case):  # type: ignore[no-untyped-def]
     twin = _Twin(subject, case)
     first = twin.narrow.run(twin.inputs).output
     torch.manual_seed(case.seed)
-    judge.require_equal(twin.narrow.run(twin.inputs).output, first, what="two equal calls of a module give different outputs")
+    judge.require_equal(
+        twin.narrow.run(twin.inputs).output, first, what="two equal calls of a module give different outputs"
+    )
 
 
-@check("state.inputs_unchanged", Recipe({**SMALL, "mask": (None, "random"), "causal": (False, True)}), on="layer")
+@check(
+    "state.inputs_unchanged", Recipe({**SMALL, "mask": (None, "random"), "causal": (False, True)}), on="layer"
+)
 def check_inputs(subject, case):  # type: ignore[no-untyped-def]
     twin = _Twin(subject, case)
     copies = {name: (tensor, tensor.clone()) for name, tensor in twin.inputs.tensors().items()}
@@ -207,4 +259,8 @@ def check_dtype(subject, case):  # type: ignore[no-untyped-def]
         raise NotApplicable("its weights are known")
     got = subject.build_any(case).run(case.layer_inputs()).output
     if got.dtype != case.torch_dtype:
-        raise Violation("the output does not have the dtype of the query", got=str(got.dtype), expected=str(case.torch_dtype))
+        raise Violation(
+            "the output does not have the dtype of the query",
+            got=str(got.dtype),
+            expected=str(case.torch_dtype),
+        )
