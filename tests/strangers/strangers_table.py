@@ -205,7 +205,7 @@ MASKS = (
     wrong("masks:KeysOnlyOnQueries", "mask.value", passes=("value.plain",)),
     right("masks:Additive", "a float that is added"),
     wrong("masks:AdditiveDocumentedBool", asks=("mask.polarity",)),
-    right("masks:FloatZeroOne", "1 = may attend"),
+    right("masks:FloatZeroOne", "1.0 = may attend"),
     wrong("masks:FloatZeroOneWrong", "mask.value", says=("no meaning or shape fits",)),
     right("masks:Blocked", "True = blocked, as its own words say"),
     wrong("masks:BlockedSilently", asks=("mask.polarity",), passes=("mask.value", "value.plain")),

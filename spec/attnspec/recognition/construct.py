@@ -61,9 +61,8 @@ def argument_words(parameters: Mapping[str, inspect.Parameter]) -> tuple[list[st
 
 def _further(name: str, taken: Mapping[str, str]) -> str | None:
     """Return the meaning of a second parameter for one size, such as `n_embd` beside `hidden_size`."""
-    return next(
-        (m for m in ("d_model", "dropout", "bias") if name in NEW_NAMES[m] and name not in taken), None
-    )
+    again = (m for m in ("d_model", "dropout", "bias") if name in NEW_NAMES[m] and name not in taken)
+    return next(again, "dropout" if "drop" in name else None)
 
 
 def _wanted(name: str, meaning: str, default: Any) -> bool:
@@ -117,14 +116,19 @@ def config_class(target: Target, parameter: inspect.Parameter) -> type | None:
     ]
     own = [v for v in named if v.__module__ == target.namespace.get("__name__")] or named
     uses = config_uses(target.object, parameter.name)
-    fitting = [v for v in own if "subscript" not in uses.values() and set(uses) <= _held_names(v)]
+    # An attribute may be set where it cannot be seen; most of what is read must be known.
+    fitting = [
+        v
+        for v in own
+        if "subscript" not in uses.values() and 2 * len(set(uses) & _held_names(v)) >= len(uses)
+    ]
     return fitting[0] if len(fitting) == 1 else None
 
 
 def _held_names(cls: type) -> set[str]:
     """Return the names that an object of a config class answers to."""
     names = {f.name for f in fields(cls)} if is_dataclass(cls) else set(parameters_of(cls))
-    return names | set(dir(cls))
+    return names | set(dir(cls)) | set(getattr(cls, "attribute_map", {}))
 
 
 def _from_class(target: Target, cls: type) -> str:

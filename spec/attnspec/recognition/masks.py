@@ -21,10 +21,10 @@ KINDS = (
     ("attend", "bool"),
     ("blocked", "bool"),
     ("additive", "float"),
-    ("attend", "int"),
     ("attend", "float"),
-    ("blocked", "int"),
+    ("attend", "int"),
     ("blocked", "float"),
+    ("blocked", "int"),
 )
 FORMS = (None, "batch q_len kv_len", "q_len kv_len", "batch*heads q_len kv_len", "batch kv_len")
 LETTERS = {"batch": "b", "heads": "h", "q_len": "q", "kv_len": "k"}

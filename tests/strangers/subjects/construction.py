@@ -193,7 +193,7 @@ class CausalSelfAttention(nn.Module):
         self.register_buffer("bias", tril.view(1, 1, config.block_size, config.block_size))
 
     def forward(self, x):
-        B, T, C = x.size()
+        B, T, C = x.size()  # noqa: RUF059
         q, k, v = (heads_of(t, self.n_head) for t in self.c_attn(x).split(self.n_embd, dim=2))
         att = (q @ k.transpose(-2, -1)) * (1.0 / k.size(-1) ** 0.5)
         att = self.attn_dropout(att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf")).softmax(-1))
@@ -204,7 +204,7 @@ class CausalSelfAttentionHeadWidth(CausalSelfAttention):
     """The mistake: scaled by the width of the model."""
 
     def forward(self, x):
-        B, T, C = x.size()
+        B, T, C = x.size()  # noqa: RUF059
         q, k, v = (heads_of(t, self.n_head) for t in self.c_attn(x).split(self.n_embd, dim=2))
         att = (q @ k.transpose(-2, -1)) * (1.0 / C**0.5)
         att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf")).softmax(-1)

@@ -178,7 +178,7 @@ class SequenceFirst(OddAxes):
     """Documented: it takes (seq_len, batch, d_model)."""
 
     def forward(self, x):
-        seq_len, batch, width = x.shape
+        seq_len, batch, width = x.shape  # noqa: RUF059
         return super().forward(x)
 
 
@@ -186,6 +186,6 @@ class SequenceFirstUnscaled(OddAxes):
     """The mistake in it: scores are not scaled."""
 
     def forward(self, x):
-        seq_len, batch, width = x.shape
+        seq_len, batch, width = x.shape  # noqa: RUF059
         q, k, v = (heads_of(w(x).transpose(0, 1), self.num_heads) for w in (self.W_q, self.W_k, self.W_v))
         return self.W_o(merged((q @ k.transpose(-2, -1)).softmax(-1) @ v).transpose(0, 1))

@@ -143,7 +143,7 @@ class HeadModules(nn.Module):
 
 
 class HeadModulesReversed(HeadModules):
-    """The mistake: heads are laid side by side in reverse, so the last one's output meets the first one's columns."""
+    """The mistake: heads are laid side by side in reverse."""
 
     def forward(self, x):
         return self.proj(torch.cat([h(x) for h in self.heads[::-1]], dim=-1))
