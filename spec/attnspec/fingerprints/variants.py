@@ -116,6 +116,8 @@ def plans(case: Case, space: Space) -> Iterator[Plan]:
     if case.values not in ("normal", "scaled"):
         yield varied(values=case.values)
     yield coincident
+    if case.batch == 1:
+        yield varied(batch=1)
     if case.dtype != dtype and case.dtype in space.dtypes:
         yield varied(dtype=case.dtype)
     yield exact(values="normal", dtype=dtype)
