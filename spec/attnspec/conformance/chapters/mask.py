@@ -210,7 +210,7 @@ def check_extremes(subject, case):  # type: ignore[no-untyped-def]
     # Visible values nearly alike, hidden ones far off: a leak shows, rounding of such logits does not.
     value = torch.where(hidden, torch.full_like(inputs.value, -50.0), 3.0 + inputs.value.clamp(-3, 3) / 64.0)
     # The scale is 1, so that the level is what the fill has to be below. At 2**24 rounding alone explains much.
-    for level in (2.0**17, 2.0**24):
+    for level in (2.0**17, 2.0**24) if case.dtype != "float16" else (2.0**14,):  # what float16 can hold
         query, key = torch.zeros_like(inputs.query), torch.zeros_like(inputs.key)
         query[..., 0] = 64.0 * case.d_k**0.5
         steps = torch.randint(0, 4, key.shape[:3], generator=case.generator(9)).to(key.dtype)

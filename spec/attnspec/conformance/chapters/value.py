@@ -179,7 +179,7 @@ def check_large_logits(subject, case):  # type: ignore[no-untyped-def]
 
 @check("value.low_logits", Recipe(EXTREME))
 def check_low_logits(subject, case):  # type: ignore[no-untyped-def]
-    for level in (-16384, -1048576):
+    for level in (-16384, -1048576) if case.dtype != "float16" else (-16384,):  # what float16 can hold
         judge.judge_core(subject, _steep(case, level=level, spread=4), what="logits that are all very low: a row is lost")
 
 
