@@ -4,7 +4,7 @@ import torch
 
 from .. import judge
 from ..check import check
-from ..failures import SubjectError, Violation
+from ..failures import NotApplicable, SubjectError, Violation
 from ..recipes import Recipe
 
 PLAIN = {"lengths": ((3, 5), (4, 4)), "batch": (2,), "heads": ((3, 3), (2, 2)), "causal": (False,)}
@@ -39,10 +39,10 @@ def check_mask_dtype(subject, case):  # type: ignore[no-untyped-def]
 def check_mask_shape(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     q_len, kv_len = inputs.query.shape[2], inputs.key.shape[2]
-    for name, shape in (("short", (q_len, kv_len - 2)), ("long", (q_len, kv_len + 1)), ("narrow", (q_len + 1, kv_len))):
+    if q_len < 2 or kv_len < 4:
+        raise NotApplicable("an axis of size 1 is broadcast: it is no wrong length")
+    for name, shape in (("short", (q_len, kv_len - 2)), ("long", (q_len, kv_len + 1)), ("high", (q_len + 1, kv_len))):
         mask = torch.ones(shape, dtype=torch.bool)
-        if shape[1] < 2 or shape[0] < 1:
-            continue
         _refuses(subject, inputs.replace(mask=mask), what=f"a {name} mask of shape {shape} is accepted for {q_len} queries and {kv_len} keys")
 
 
