@@ -76,7 +76,11 @@ class SubjectError(Exception):
     @classmethod
     def of(cls, error: BaseException) -> "SubjectError":
         """Wrap what the user's code raised."""
-        first = str(error).strip().split("\n")[0] if not isinstance(error, SystemExit) else f"exit({error.code})"
+        first = f"exit({error.code})" if isinstance(error, SystemExit) else str(error).strip().split("\n")[0]
+        if type(error).__name__ == "TypeCheckError":
+            # jaxtyping says what it got and what it expected on lines of their own.
+            said = [line for line in str(error).splitlines() if line.startswith(("Actual", "Expected"))]
+            first = " ".join([first, *said])
         refusal = isinstance(error, NotImplementedError | UnsupportedFeatureError)
         return cls(type(error).__name__, first[:400], place=user_place(error.__traceback__), refusal=refusal)
 
