@@ -83,20 +83,23 @@ def _show_dead_rows_everything(
     return added.masked_fill(dead, 0.0), dead
 
 
-@torch.no_grad()
 def _nan_of_rows(
     query: Float[Tensor, "batch heads q_len d_k"],
     key: Float[Tensor, "batch kv_heads kv_len d_k"],
     *,
     visible: Mask | None,
     causal: bool,
-) -> Float[Tensor, "batch heads #q_len 1"]:
+) -> Float[Tensor, "batch heads q_len 1"]:
     """Return NaN for each query that is NaN or sees nothing but keys that are, and 0 for every other.
 
     One pass over queries and keys: the largest number of a row is NaN if any of it is, and found much faster
     than by asking each number. Whether a query sees a sound key is counted by a product, for the same reason.
+    A query with an infinite number becomes NaN here as well: its scores are infinite or NaN, and no softmax
+    of such scores is a number.
     """
-    lost = key.amax(-1).isnan().repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    lost = key.detach().amax(-1).isnan()
+    group = query.shape[1] // key.shape[1]
+    lost = lost if group == 1 else lost.repeat_interleave(group, dim=1)
     if visible is not None:
         seen = visible.expand(*visible.shape[:-1], key.shape[-2])
         only = seen.float() @ (~lost).float()[..., None] == 0
@@ -104,8 +107,7 @@ def _nan_of_rows(
         only = lost.cummin(-1).values[..., None]
     else:
         only = lost.all(-1)[..., None, None]
-    nan = query.amax(-1, keepdim=True).isnan() | only
-    return torch.zeros_like(nan, dtype=query.dtype).masked_fill(nan, float("nan"))
+    return (query.detach().amax(-1, keepdim=True) * 0).masked_fill(only, float("nan"))
 
 
 def _formula(
