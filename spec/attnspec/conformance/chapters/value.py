@@ -89,8 +89,6 @@ def check_linear(subject, case):  # type: ignore[no-untyped-def]
 
 @check("value.permute_keys", Recipe({"values": ("normal", "outlier"), "scale": (None, 0.3)}))
 def check_permute_keys(subject, case):  # type: ignore[no-untyped-def]
-    if case.causal:
-        return
     inputs = case.core_inputs()
     order = torch.randperm(case.kv_len, generator=case.generator(9))
     moved = inputs.replace(key=inputs.key[:, :, order], value=inputs.value[:, :, order])
@@ -115,8 +113,6 @@ def check_permute_heads(subject, case):  # type: ignore[no-untyped-def]
 
 @check("value.permute_queries", Recipe({"values": ("normal",), "lengths": ((5, 7), (4, 4), (7, 3), (6, 1))}))
 def check_permute_queries(subject, case):  # type: ignore[no-untyped-def]
-    if case.causal or not subject.space.has("cross"):
-        return
     inputs = case.core_inputs()
     order = torch.arange(case.q_len).roll(1)
     _, allowed = judge.exact_core(subject, inputs)
