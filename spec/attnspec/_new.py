@@ -1,5 +1,6 @@
 """Skeletons: a file that runs, passes, and can be changed line by line."""
 
+import keyword
 from pathlib import Path
 
 from ._errors import AttnspecError
@@ -89,12 +90,14 @@ def write_skeleton(name: str, *, kind: str, folder: Path) -> tuple[Path, str]:
         AttnspecError: If the name is not a Python name, the file exists, or it cannot be written.
     """
     entry = name.removesuffix(".py")
-    if not entry.isidentifier():
-        raise AttnspecError(f"new: {name!r} is not a Python name; try {''.join(c if c.isalnum() else '_' for c in entry).strip('_') or 'my_attention'}")
+    if not entry.isidentifier() or keyword.iskeyword(entry):
+        near = "".join(c if c.isalnum() else "_" for c in entry).strip("_")
+        near = near if near.isidentifier() else "my_attention"
+        raise AttnspecError(f"new: {name!r} is not a Python name; try {f'my_{near}' if keyword.iskeyword(near) else near}")
     path = folder / f"{entry}.py"
     if path.exists():
         raise AttnspecError(f"new: {path} exists; choose another name or move it away")
-    title = entry if kind == "core" else "".join(part.capitalize() for part in entry.split("_"))
+    title = entry if kind == "core" else "".join(part[:1].upper() + part[1:] for part in entry.split("_"))
     text = (CORE if kind == "core" else LAYER) + REGISTER
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -116,7 +116,8 @@ def matrix(reports: list[Report]) -> RenderableType:
     for report in reports:
         counts = report.chapters()
         cells = [_cell(counts.get(name)) for name in names]
-        last = Text("conforms", style="green") if report.ok else Text(f"{len(report.broken)} broken", style="red")
+        said = f"{len(report.broken)} broken" if report.ran else "nothing ran"
+        last = Text("conforms", style="green") if report.ok else Text(said, style="red")
         if report.advised:
             last.append(f", {len(report.advised)} advised", style="yellow")
         table.add_row(report.target, *cells, last)

@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 from .._clauses import Clause, clauses
+from .._errors import TargetError
 from ..declaration import Declaration
 from ..loading import Target, load_target
 from .profiles import Profile, profile
@@ -54,9 +55,11 @@ class LocalSession:
 
         from .. import oracle
         from ..recognition import recognise
+        from .placement import Placement
 
         if self._device != "cpu":
-            torch.set_default_device(self._device)
+            require_device(self._device)
+            Placement.device = torch.device(self._device)
         oracle.require_agreement()
         if isinstance(self._target, str):
             watch_built_ins()
@@ -108,6 +111,21 @@ class LocalSession:
 
             return as_toml(self.recognition)
         raise ValueError(f"no such call: {what}")
+
+
+def require_device(name: str) -> None:
+    """Refuse a device that torch does not know, or that is not there.
+
+    Raises:
+        TargetError: If no tensor can be made on it.
+    """
+    import torch
+
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        first = str(error).strip().split("\n")[0]
+        raise TargetError(f"device {name!r} cannot be used here: {first}") from None
 
 
 def watch_built_ins() -> None:
