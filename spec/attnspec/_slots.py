@@ -135,7 +135,7 @@ class Slots:
             for target in _targets(module, path):
                 if gradient:
                     target = torch.zeros_like(target) if target.grad is None else target.grad
-                stored.append(target.detach())
+                stored.append(target.detach().to(like.W_q.device))
             found |= _scatter(name, stored, axes, sizes, like, starred="*" in path.split("."))
         return found
 

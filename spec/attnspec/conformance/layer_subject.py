@@ -21,6 +21,7 @@ from ..precision import Precision, precision
 from ..weights import LayerWeights
 from .cases import Case
 from .failures import NotApplicable, SubjectError
+from .placement import Placement
 from .script import LastCall
 from .space import Space
 from .subject import HELPERS, LAYER_AXES, Caller, Outcome, guarded
@@ -103,7 +104,7 @@ class LayerSubject:
             d_model=weights.d_model, heads=weights.heads, kv_heads=weights.kv_heads, d_k=weights.d_k,
             d_v=weights.d_v, bias=weights.has_bias, dropout=dropout, max_len=max(max_len, self.space.max_len or 0),
         )  # fmt: skip
-        module = module.to(weights.W_q.dtype)
+        module = module.to(device=Placement.device, dtype=weights.W_q.dtype)
         self.slots.write(module, weights)
         return Layer(self, module.eval(), weights)
 

@@ -55,10 +55,11 @@ class LocalSession:
 
         from .. import oracle
         from ..recognition import recognise
+        from .placement import Placement
 
         if self._device != "cpu":
             require_device(self._device)
-            torch.set_default_device(self._device)
+            Placement.use(self._device)
         oracle.require_agreement()
         if isinstance(self._target, str):
             watch_built_ins()

@@ -24,6 +24,7 @@ from ..conventions import additive_from_attend
 from ..declaration import Declaration
 from ..precision import Precision, precision
 from .failures import NotApplicable, SubjectError
+from .placement import placed, show_changes
 from .script import LastCall
 from .space import Space
 
@@ -147,12 +148,15 @@ class Caller:
             given["dropout"] = dropout
         if want_weights and "return_weights" in self.takes:
             given["return_weights"] = True
+        owned, given = given, placed(given)
+        handed = {name: given[name] for name in handed}
         remember(function, given, lambda: self._invoke(function, given, self._sizes(tensors)))
         with tapped(function, self.declaration.tap) as taken:
             result = guarded(self._invoke, function, given, self._sizes(tensors))
+        show_changes(owned, given)
         output = self._pick_output(taken[-1] if taken else result)
         weights = self._pick_weights(result) if want_weights else None
-        return Outcome(self._restore(output), weights, output, handed)
+        return Outcome(self._restore(output).cpu(), None if weights is None else weights.cpu(), output, handed)
 
     def _arrange(self, tensor: Tensor) -> Tensor:
         layout = self.declaration.layout
