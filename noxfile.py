@@ -76,6 +76,13 @@ def tests(session: nox.Session) -> None:
     python(session, *PYTEST, *session.posargs)
 
 
+@nox.session(venv_backend="none", requires=["env"], default=False)
+def models(session: nox.Session) -> None:
+    """Check the attention of a much-used library, built from small configs; installs the library first."""
+    python(session, "-m", "pip", "install", "-q", "-c", str(CONSTRAINTS), *requirements("models"))
+    python(session, "-m", "pytest", "tests/strangers", "-k", "transformers", *session.posargs)
+
+
 @nox.session(venv_backend="none", requires=["env"], default=False, tags=["fast"])
 def unit(session: nox.Session) -> None:
     """Run the unit tests alone; arguments go to pytest."""
@@ -128,11 +135,13 @@ def cuda(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["env"], default=False)
 def docs(session: nox.Session) -> None:
-    """Build the documentation site strictly into site/; `-- serve` serves it while you write."""
+    """Build the documentation site strictly into site/ and test it; `-- serve` serves it while you write."""
     python(session, "-m", "pip", "install", "-q", "-c", str(CONSTRAINTS), *requirements("docs"))
     python(session, "docs/_build/generate.py")
     command = session.posargs if session.posargs[:1] == ["serve"] else ["build", *session.posargs]
     python(session, "-m", "mkdocs", *command, "--strict", NO_MKDOCS_2_WARNING="1")
+    if command[0] == "build":
+        python(session, "-m", "pytest", "tests/docs")
 
 
 @nox.session(default=False)

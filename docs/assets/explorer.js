@@ -86,7 +86,7 @@ function startExplorer(place, data) {
   const facts = make("dl", { className: "explorer__facts" });
   const body = make("tbody");
   const head = make("tr", {}, ...[words.step, words.shape, words.elements, words.bytes, words.flops].map((w) => make("th", { scope: "col", textContent: w })));
-  const tableElement = make("table", {}, make("caption", { textContent: words.caption }), make("thead", {}, head), body);
+  const tableElement = make("table", { className: "explorer__table" }, make("caption", { textContent: words.caption }), make("thead", {}, head), body);
   const wide = make("div", { className: "wide explorer__wide" }, tableElement);
   wide.setAttribute("role", "region");
   wide.setAttribute("aria-label", words.caption);
@@ -145,7 +145,7 @@ function startExplorer(place, data) {
 }
 
 document.addEventListener("DOMContentLoaded", () => {
-  const place = document.getElementById("explorer");
+  const place = document.getElementById("shape-explorer");
   const data = document.getElementById("stages-data");
   if (place && data) startExplorer(place, JSON.parse(data.textContent));
 });

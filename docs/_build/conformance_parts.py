@@ -1,0 +1,110 @@
+"""The conformance matrix, the kill table and the soak's figures."""
+
+import json
+from typing import Any
+
+from attnspec import clauses
+from attnspec._clauses import CONTRACT_VERSION
+
+from . import links
+from .clause_pages import kill_table
+from .implementation_pages import verdict
+from .site import ROOT, Output, prose, table
+
+SOAK = ROOT / "tests" / "soak" / "results.json"
+
+
+def write(out: Output, found: dict[str, dict[str, Any]]) -> None:
+    """Write the parts of the page, and the page of the kill table."""
+    out.part("matrix.md", matrix({name: entry["check"] for name, entry in found.items()}))
+    table_of_kills = kill_table()
+    out.part("kills.md", kills(table_of_kills))
+    out.part("soak.md", soak())
+    out.page(
+        "implementations/kill-table.md", "Kill table", "Every seeded defect of the bank, and the clauses that catch it.",
+        everything(table_of_kills),
+    )  # fmt: skip
+
+
+def matrix(checks: dict[str, dict[str, Any]]) -> str:
+    """Return the matrix: implementations by chapters; every cell leads to the details."""
+    chapters = [
+        c for c in clauses().chapters if any(c.name in check["chapters"] for check in checks.values())
+    ]
+    headings = ["implementation", *(f"[{c.title}](clauses/{c.name}.md)" for c in chapters), "verdict"]
+    rows = []
+    for name, check in checks.items():
+        place = f"implementations/{name}.md"
+        cells = []
+        for chapter in chapters:
+            held, ran = check["chapters"].get(chapter.name, (0, 0))
+            words = "–" if not ran else str(ran) if held == ran else f"**{held}/{ran}**"
+            cells.append(f"[{words}]({place}#conformance)" if ran else words)
+        rows.append([f"[{name}]({place})", *cells, verdict(check)])
+    profile = next(iter(checks.values()))["profile"]
+    return (
+        f"Contract {CONTRACT_VERSION}, profile `{profile}`, on the CPU, run when this site was built.\n\n"
+        + table(headings, rows)
+    )
+
+
+def kills(found: dict[str, Any]) -> str:
+    """Return the figures of the kill table, by family."""
+    if not found["defects"]:
+        return "The kill table has not been made in this checkout: `nox -s defects` makes it.\n"
+    families: dict[str, list[dict[str, Any]]] = {}
+    for defect in found["defects"].values():
+        families.setdefault(defect["family"], []).append(defect)
+    rows = []
+    for family, defects in sorted(families.items(), key=lambda item: -len(item[1])):
+        caught = sum(any(k["status"] in ("failed", "question") for k in d["kills"].values()) for d in defects)
+        rows.append((family, str(len(defects)), str(caught)))
+    summary = found["summary"]
+    said = f"{summary['caught']} of {summary['defects']} seeded defects are caught. [All of them](implementations/kill-table.md)."
+    return said + "\n\n" + table(("family", "defects", "caught"), rows)
+
+
+def everything(found: dict[str, Any]) -> str:
+    """Return every defect with what catches it, a section a family."""
+    if not found["defects"]:
+        return "The kill table has not been made in this checkout: `nox -s defects` makes it.\n"
+    parts = [
+        "Each is a right implementation with one step replaced. The clauses named first are those that name its kind.\n"
+    ]
+    families = dict.fromkeys(d["family"] for d in found["defects"].values())
+    for family in families:
+        rows = []
+        for name, defect in found["defects"].items():
+            if defect["family"] != family:
+                continue
+            caught = [
+                (c, k)
+                for c, k in defect["kills"].items()
+                if k["status"] in ("failed", "question") and c in clauses()
+            ]
+            names = [c for c, _ in sorted(caught, key=lambda item: not item[1].get("named", False))]
+            shown = links.clause_list(names[:4], up="../") + (
+                f" and {len(names) - 4} more" if len(names) > 4 else ""
+            )
+            rows.append(
+                (f"`{name}`", prose(defect["what"]), shown or "**none**", links.issues(defect["stands_for"]))
+            )
+        parts += [
+            f"## {family[0].upper()}{family[1:]}\n",
+            table(("defect", "what is wrong", "caught by", "stands for"), rows),
+        ]
+    return "\n".join(parts)
+
+
+def soak() -> str:
+    """Return the soak's figures: whatever plain numbers and words its results have."""
+    if not SOAK.exists():
+        return "No soak has been recorded in this checkout: `nox -s soak` runs one.\n"
+    data = json.loads(SOAK.read_text(encoding="utf-8"))
+    plain = data.get("summary", data) if isinstance(data, dict) else {"runs": len(data)}
+    rows = [
+        (key.replace("_", " "), str(value))
+        for key, value in plain.items()
+        if isinstance(value, int | float | str)
+    ]
+    return table(("figure", "value"), rows)
