@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .._errors import UnknownNameError
-from .grid import GATE, MODES, PASSES, PROFILES, Grid, Shape
+from .grid import CLOCKS, GATE, MODES, PASSES, PROFILES, Grid, Shape
 
 OK, BROKEN = 0, 1
 DESCRIPTION = f"""\
@@ -57,6 +57,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--causal", action="store_true", help="hide the future in every call")
     p.add_argument("--device", default="cpu", help="cpu, cuda, ...")
     p.add_argument("--threads", type=int, help="torch threads; torch's own number by default")
+    p.add_argument(
+        "--clock",
+        choices=CLOCKS,
+        default="wall",
+        help="cpu: this process's own time, where others load the machine",
+    )
     p.add_argument(
         "--rounds", type=int, help="how often everything is timed in turn; the profile's by default"
     )
@@ -116,6 +122,7 @@ def grid_of(words: argparse.Namespace) -> Grid:
         shapes=shapes, dtypes=tuple(words.dtype or ("float32",)),
         passes=tuple(words.passes or PASSES), modes=tuple(words.mode or ("eager",)), causal=words.causal,
         device=words.device, rounds=words.rounds or profile.rounds, seconds=profile.seconds,
+        clock=words.clock,
     )  # fmt: skip
 
 

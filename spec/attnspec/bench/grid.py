@@ -11,6 +11,7 @@ PASSES = ("forward", "forward+backward")
 MODES = ("eager", "compiled")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 GATE = ("shape", "value")
+CLOCKS = ("wall", "cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class Grid:
         device: Where tensors live.
         rounds: See `Profile`.
         seconds: See `Profile`.
+        clock: `wall`, or `cpu` for the time that this process computed.
     """
 
     shapes: tuple[Shape, ...]
@@ -95,6 +97,7 @@ class Grid:
     device: str = "cpu"
     rounds: int = 15
     seconds: float = 0.05
+    clock: str = "wall"
     cells: tuple[tuple[Shape, str], ...] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -40,7 +40,7 @@ def measure(targets: Iterable[str], grid: Grid, *, say: Say = lambda _: None, me
         say: Told what is going on.
         memory: Whether to measure peak memory too.
     """
-    results = Results(environment=environment(grid.device))
+    results = Results(environment={**environment(grid.device), "clock": grid.clock})
     for target in targets:
         say(f"checking {target}")
         results.gate.append(passes_gate(target, device=grid.device))
@@ -100,7 +100,7 @@ def measure_cell(
             *rows,
             *(replace(blank, name=name, note="not timed: no floor in this cell") for name in steps),
         ]
-    timings = time_rounds(steps, FLOOR, rounds=grid.rounds, seconds=grid.seconds)
+    timings = time_rounds(steps, FLOOR, rounds=grid.rounds, seconds=grid.seconds, clock=grid.clock)
     timed = [
         replace(blank, name=name, peak_bytes=peaks[name], note=notes[name], **asdict(timing))
         for name, timing in timings.items()
