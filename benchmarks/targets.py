@@ -1,0 +1,123 @@
+"""The targets that the implementations are held to, measured: `python benchmarks/targets.py [FILE]`.
+
+Writes `benchmarks/targets.json`. Every time is a ratio within one run, by the clock of this process, on one
+thread, so that what else the machine does hardly matters. A target that is missed is written down as missed.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attnspec._registry import built_in
+from attnspec.bench.environment import environment
+from attnspec.bench.grid import PROFILES, Shape
+from attnspec.bench.memory import peak_extra_bytes
+from attnspec.bench.subjects import FLOOR, MODULE, Subject, build
+from attnspec.bench.timing import step, time_rounds
+
+SHAPES = tuple(map(Shape.parse, PROFILES["default"].shapes))
+LONG = {"batch": 1, "d_model": 64, "heads": 1}
+WINDOW = 128
+
+
+def target(name: str, limit: float, got: float, **setting: Any) -> dict[str, Any]:
+    """Return one target with what was measured; smaller is better."""
+    print(f"{'met   ' if got <= limit else 'MISSED'} {got:8.3f} <= {limit:<6g} {name} {setting}", flush=True)
+    return {"target": name, "limit": limit, "got": round(got, 4), "met": got <= limit, **setting}
+
+
+def ratios(names: list[str], shape: Shape, base: str, rounds: int) -> dict[str, float]:
+    """Return the forward time of each subject as a multiple of one of them."""
+    inputs = torch.randn(shape.batch, shape.length, shape.d_model)
+    subjects = {name: build(name, shape, torch.float32, causal=False, device="cpu") for name in names}
+    steps = {name: step(subject, inputs, "forward") for name, subject in subjects.items()}
+    found = time_rounds(steps, base, rounds=rounds, seconds=0.05, clock="cpu")
+    return {name: timing.ratio for name, timing in found.items()}
+
+
+def layers(rounds: int) -> list[dict[str, Any]]:
+    """Hold sdpa to the floor and to torch's module, and fused_qkv to batched."""
+    rows = []
+    for shape in SHAPES:
+        found = ratios([FLOOR, MODULE, "sdpa", "batched", "fused_qkv"], shape, FLOOR, rounds)
+        rows.append(target("sdpa / floor", 1.05, found["sdpa"], shape=str(shape)))
+        rows.append(
+            target("sdpa / torch.nn.MultiheadAttention", 1.0, found["sdpa"] / found[MODULE], shape=str(shape))
+        )
+        rows.append(
+            target("fused_qkv / batched", 1.0, found["fused_qkv"] / found["batched"], shape=str(shape))
+        )
+    return rows
+
+
+def long(length: int) -> Shape:
+    """Return the shape of a long sequence."""
+    return Shape(length=length, **LONG)
+
+
+def peak(name: str, length: int, which: str) -> int:
+    """Return the peak extra memory of one pass."""
+    subject = build(name, long(length), torch.float32, causal=False, device="cpu")
+    return peak_extra_bytes(step(subject, torch.randn(1, length, LONG["d_model"]), which))
+
+
+def blockwise(rounds: int) -> list[dict[str, Any]]:
+    """Hold blockwise to a memory linear in length, and to a time near that of batched."""
+    rows = []
+    for which in ("forward", "forward+backward"):
+        sizes = {length: peak("blockwise", length, which) for length in (1024, 2048, 4096, 8192)}
+        setting = {"which": which, **LONG}
+        whole = peak("batched", 8192, which)
+        rows.append(target("blockwise peak / batched peak at 8192", 1 / 8, sizes[8192] / whole, **setting,
+                           blockwise_bytes=sizes[8192], batched_bytes=whole))  # fmt: skip
+        for length in (2048, 4096, 8192):
+            growth = sizes[length] / sizes[length // 2]
+            rows.append(target("blockwise peak growth per doubling", 2.2, growth, length=length, **setting))
+    for shape in (long(2048), Shape(1, 2048, 512, 8)):
+        found = ratios(["batched", "blockwise"], shape, "batched", rounds)
+        rows.append(
+            target("blockwise time / batched time at 2048", 2.0, found["blockwise"], shape=str(shape))
+        )
+    return rows
+
+
+def local_window(rounds: int) -> list[dict[str, Any]]:
+    """Hold local_window to a time linear in length."""
+    record = built_in("local_window")
+    lengths = (2048, 4096, 8192, 16384)
+    steps: dict[str, Callable[[], Any]] = {}
+    for length in lengths:
+        layer = record.target(LONG["d_model"], LONG["heads"], last=WINDOW).eval()
+        steps[str(length)] = step(
+            Subject(str(length), layer, ()), torch.randn(1, length, LONG["d_model"]), "forward"
+        )
+    found = time_rounds(steps, "2048", rounds=rounds, seconds=0.02, clock="cpu")
+    return [
+        target("local_window time growth per doubling", 2.3, found[str(n)].ratio / found[str(n // 2)].ratio,
+               length=n, window=WINDOW, **LONG)
+        for n in lengths[1:]
+    ]  # fmt: skip
+
+
+def main() -> int:
+    """Measure everything and write it down."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("file", nargs="?", type=Path, default=Path(__file__).with_name("targets.json"))
+    parser.add_argument("--rounds", type=int, default=15)
+    words = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    rows = layers(words.rounds) + blockwise(words.rounds) + local_window(words.rounds)
+    data = {"environment": {**environment("cpu"), "clock": "cpu"}, "rounds": words.rounds, "targets": rows}
+    words.file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    print(f"{sum(r['met'] for r in rows)} of {len(rows)} targets met; wrote {words.file}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
