@@ -118,13 +118,14 @@ def check_gradient(subject, case):  # type: ignore[no-untyped-def]
     outcome = subject.run(inputs.replace(value=value), dropout=0.5) if type(subject).__name__ == "CoreSubject" else None
     if outcome is None or not outcome.output.requires_grad:
         return
-    upstream = torch.randn(outcome.output.shape, generator=case.generator(8), dtype=torch.float64)
+    dtype = outcome.output.dtype  # float64, unless it does not run in that
+    upstream = torch.randn(outcome.output.shape, generator=case.generator(8), dtype=torch.float64).to(dtype)
     (found,) = torch.autograd.grad(outcome.output, value, upstream)
-    used = outcome.output.detach()[..., : case.kv_len]
+    used, upstream = outcome.output.detach()[..., : case.kv_len].double(), upstream.double()
     group = case.heads // case.kv_heads
     expected = (used.transpose(-1, -2) @ upstream).view(case.batch, case.kv_heads, group, case.kv_len, case.d_v).sum(2)
     spread = (used.abs().transpose(-1, -2) @ upstream.abs()).view(expected.shape[0], case.kv_heads, group, case.kv_len, case.d_v).sum(2)
-    allowed = spread * torch.finfo(torch.float64).eps * (2 * case.q_len * group + 8)
+    allowed = spread * torch.finfo(dtype).eps * (2 * case.q_len * group + 8)
     judge.require_within(found, expected, allowed, what="with dropout the gradient uses other weights than the output did")
 
 
