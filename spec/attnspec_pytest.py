@@ -7,12 +7,14 @@ hooks and coverage still see the package's first import.
     pytest --attnspec sdpa --attnspec-profile quick -k "mask"
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import pytest
 
 _SESSIONS = pytest.StashKey[dict[str, Any]]()
+_DECORATED: list[Any] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,12 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End the worker processes."""
-    for session in config.stash.get(_SESSIONS, {}).values():
+    for session in [*config.stash.get(_SESSIONS, {}).values(), *_DECORATED]:
         session.close()
-
-
-class AttnspecError(Exception):
-    """A clause that does not hold; shown without a traceback, for none of it is the user's."""
+    _DECORATED.clear()
 
 
 class ClauseItem(pytest.Item):
@@ -52,12 +51,6 @@ class ClauseItem(pytest.Item):
     def runtest(self) -> None:
         """Run the clause and turn its result into an outcome."""
         judge_result(self.clause, session_for(self.config, self.target).run(self.clause))
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Show what the clause has to say; a failure of the plugin itself keeps its traceback."""
-        if isinstance(excinfo.value, AttnspecError):
-            return str(excinfo.value)
-        return super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[str, int | None, str]:
         """Name the test."""
@@ -73,13 +66,9 @@ class TargetCollector(pytest.Collector):
 
     def collect(self) -> Iterator[ClauseItem]:
         """Yield one item a clause that holds for the implementation's contract."""
-        from attnspec import AttnspecError as KnownError
         from attnspec import clauses
 
-        try:
-            found = session_for(self.config, self.target).recognised
-        except KnownError as error:
-            raise self.CollectError(str(error)) from error
+        found = session_for(self.config, self.target).recognised
         for clause in clauses().values():
             if clause.holds_for(found["contract"]):
                 yield ClauseItem.from_parent(self, name=clause.name, target=self.target, clause=clause.name)
@@ -89,21 +78,26 @@ class TargetsPlugin:
     """Adds the targets of the command line to what pytest collects by itself."""
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_collection(self, session: pytest.Session) -> Iterator[None]:
-        """Collect the targets behind everything else."""
-        result = yield
-        items: list[pytest.Item] = []
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, Any, Any]:
+        """Collect the targets behind everything else, in time for -k, -m and xdist to see each clause.
+
+        Raises:
+            UsageError: If a target cannot be used.
+        """
+        report = yield
+        if isinstance(collector, pytest.Session) and report.outcome == "passed":
+            report.result = [*report.result, *self._collectors(collector)]
+        return report
+
+    def _collectors(self, session: pytest.Session) -> Iterator[TargetCollector]:
+        from attnspec import AttnspecError as KnownError
+
         for target in session.config.getoption("--attnspec"):
-            node = TargetCollector.from_parent(session, name=f"attnspec[{target}]", target=target)
             try:
-                items.extend(node.collect())
-            except pytest.Collector.CollectError as error:
+                session_for(session.config, target)
+            except KnownError as error:
                 raise pytest.UsageError(f"attnspec: {error}") from error
-        # So that -k and -m reach them as they reach every test.
-        session.config.hook.pytest_collection_modifyitems(session=session, config=session.config, items=items)
-        session.items.extend(items)
-        session.testscollected = len(session.items)
-        return result
+            yield TargetCollector.from_parent(session, name=f"attnspec[{target}]", target=target)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -123,7 +117,11 @@ def session_for(config: pytest.Config, target: str) -> Any:
             target, Declaration.from_pairs(config.getoption("--attnspec-declare")), profile_name=config.getoption("--attnspec-profile"),
             seed=config.getoption("--attnspec-seed"), device=config.getoption("--attnspec-device"), scripts=".attnspec",
         )  # fmt: skip
-        session.recognise()
+        try:
+            session.recognise()
+        except BaseException:
+            session.close()
+            raise
         sessions[target] = session
     return sessions[target]
 
@@ -142,7 +140,8 @@ def judge_result(name: str, result: Any) -> None:
         text = failure_text(clause, result)
         if clause.level == "SHOULD" and result.status != "error":
             pytest.xfail(text)
-        raise AttnspecError(text)
+        # Without a traceback, for none of it would be the user's.
+        pytest.fail(text, pytrace=False)
 
 
 def parametrize_with_clauses(target: Any, *, profile: str = "quick", declaration: Mapping[str, Any] | None = None, clause: Any = None) -> Any:
@@ -158,6 +157,7 @@ def parametrize_with_clauses(target: Any, *, profile: str = "quick", declaration
         declaration: What cannot be found out by itself.
         clause: Only these clauses or chapters.
     """
+    from attnspec import AttnspecError as KnownError
     from attnspec import clauses
     from attnspec._check import as_target, locate, select
     from attnspec.conformance.local import LocalSession
@@ -166,23 +166,28 @@ def parametrize_with_clauses(target: Any, *, profile: str = "quick", declaration
 
     text = target if isinstance(target, str) else locate(target)
     declared = Declaration.from_mapping(declaration or {})
-    held: list[Any] = []
 
-    def session() -> Any:
-        if not held:
-            held.append(
-                ProcessSession(text, declared, profile_name=profile) if text is not None
-                else LocalSession(as_target(target), declared, profile_name=profile)
-            )  # fmt: skip
-            found = held[0].recognise()
-            held.append(found)
-        return held[0]
+    @cache
+    def session() -> tuple[Any, str, str]:
+        """Return the session, its contract, and why it cannot be used, if it cannot."""
+        worker: Any
+        if text is None:
+            worker = LocalSession(as_target(target), declared, profile_name=profile)
+        else:
+            worker = ProcessSession(text, declared, profile_name=profile)
+            _DECORATED.append(worker)
+        try:
+            return worker, worker.recognise()["contract"], ""
+        except KnownError as error:
+            return worker, "", str(error)
 
     def bind(name: str) -> Any:
         def check_clause() -> None:
-            worker = session()
-            if not clauses()[name].holds_for(held[1]["contract"]):
-                pytest.skip(f"not about a {held[1]['contract']}")
+            worker, contract, trouble = session()
+            if trouble:
+                pytest.fail(f"attnspec: {trouble}", pytrace=False)
+            if not clauses()[name].holds_for(contract):
+                pytest.skip(f"not about a {contract}")
             judge_result(name, worker.run(name))
 
         return check_clause

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import PathFinder
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Literal
@@ -78,7 +79,7 @@ def check_implementation(
         for session in sessions:
             if isinstance(session, ProcessSession):
                 session.close()
-    name: str = target if isinstance(target, str) else (text or getattr(target, "__qualname__", type(target).__name__))
+    name = text or str(getattr(target, "__qualname__", type(target).__name__))
     return Report(
         target=name, recognised=found, results=results, profile=profile, seed=seed, device=device,
         seconds=time.perf_counter() - began,
@@ -134,7 +135,23 @@ def locate(target: Any) -> str | None:
         here = getattr(here, part, None)
     if here is not target or getattr(sys.modules[module], "__spec__", None) is None:
         return None
-    return f"{module}:{name}"
+    if found_by_name(module):
+        return f"{module}:{name}"
+    # A test module that pytest imported from its file, for example.
+    file = getattr(sys.modules[module], "__file__", None) or ""
+    return f"{file}:{name}" if file.endswith(".py") and Path(file).is_file() else None
+
+
+def found_by_name(module: str) -> bool:
+    """Return whether another process with the same path finds a loaded module under its name."""
+    path, found = None, None
+    parts = module.split(".")
+    for number in range(1, len(parts) + 1):
+        found = PathFinder.find_spec(".".join(parts[:number]), path)
+        if found is None:
+            return module in sys.builtin_module_names
+        path = found.submodule_search_locations
+    return found is not None and found.origin == getattr(sys.modules[module], "__file__", None)
 
 
 def as_target(target: Any) -> Target:

@@ -113,19 +113,16 @@ def _write_reports(words: argparse.Namespace, reports: list[Report]) -> None:
     Raises:
         ReportError: If one cannot be written; the others have been.
     """
-    from .report import _write, junit
+    from .report import _write, json_text, junit_text
 
-    data: Any = reports[0].as_dict() if len(reports) == 1 else [r.as_dict() for r in reports]
-    text = json.dumps(data, indent=1, default=str)
+    text = json_text(reports[0].as_dict() if len(reports) == 1 else [r.as_dict() for r in reports])
     wanted: list[tuple[Path, str]] = []
     if words.json is not None and str(words.json) == "-":
-        print(text)
+        sys.stdout.write(text)
     elif words.json is not None:
-        wanted.append((words.json, text + "\n"))
+        wanted.append((words.json, text))
     if words.junit is not None:
-        from xml.etree import ElementTree
-
-        wanted.append((words.junit, ElementTree.tostring(junit(reports), encoding="unicode") + "\n"))
+        wanted.append((words.junit, junit_text(reports)))
     failed: list[str] = []
     for path, content in wanted:
         try:
@@ -230,7 +227,7 @@ def run_bench(arguments: list[str]) -> int:
 
 def run_plot(words: argparse.Namespace) -> int:
     """Draw attention weights."""
-    from .plot import plot_file  # type: ignore[import-not-found]
+    from .plot import plot_file
 
     plot_file(words.weights, words.output, sample=words.sample)
     print(f"wrote {words.output}")

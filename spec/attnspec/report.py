@@ -2,9 +2,11 @@
 
 import json
 import platform
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,6 +15,7 @@ from ._clauses import CONTRACT_VERSION, Clause, Level, clauses
 from ._errors import ReportError
 from .conformance.results import ClauseResult
 
+_NOT_XML = re.compile("[^\\t\\n\\r\\u0020-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 BAD = ("failed", "error", "question", "not run")
 
 
@@ -133,7 +136,7 @@ class Report:
         Raises:
             ReportError: If the file cannot be written.
         """
-        _write(path, json.dumps(self.as_dict(), indent=1, default=str) + "\n")
+        _write(path, json_text(self.as_dict()))
 
     def write_junit(self, path: Path) -> None:
         """Write the report as JUnit XML, one test case a clause.
@@ -141,15 +144,33 @@ class Report:
         Raises:
             ReportError: If the file cannot be written.
         """
-        _write(path, ElementTree.tostring(junit([self]), encoding="unicode") + "\n")
+        _write(path, junit_text([self]))
 
 
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
         raise ReportError(f"the report cannot be written to {path}: {error.strerror or error}; the verdict above stands") from None
+
+
+def json_text(data: Any) -> str:
+    """Return data as JSON that every reader takes: infinity and NaN are words."""
+    return json.dumps(_finite(data), indent=1, default=str, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+def junit_text(reports: list[Report]) -> str:
+    """Return JUnit XML as text; characters that XML does not allow are replaced."""
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", ElementTree.tostring(junit(reports), encoding="unicode")) + "\n"
 
 
 def failure_text(clause: Clause, result: ClauseResult) -> str:
@@ -185,18 +206,19 @@ def junit(reports: list[Report]) -> ElementTree.Element:
     book = clauses()
     root = ElementTree.Element("testsuites")
     for report in reports:
-        bad = report.of(*BAD)
+        decisive = report.broken
+        wrong = sum(r.status == "error" for r in decisive)
         suite = ElementTree.SubElement(
-            root, "testsuite", name=report.target, tests=str(len(report.results)), failures=str(len(bad)),
-            skipped=str(len(report.of("not applicable", "deviation"))), time=f"{report.seconds:.3f}",
+            root, "testsuite", name=report.target, tests=str(len(report.results)), failures=str(len(decisive) - wrong),
+            errors=str(wrong), skipped=str(len(report.of("not applicable", "deviation"))), time=f"{report.seconds:.3f}",
         )  # fmt: skip
         for result in report.results:
             case = ElementTree.SubElement(suite, "testcase", classname=report.target, name=result.clause, time=f"{result.seconds:.3f}")
-            if result.status in BAD and book[result.clause].level == Level.SHOULD:
+            if result.status in BAD and result not in decisive:
                 ElementTree.SubElement(case, "system-out").text = failure_text(book[result.clause], result)
             elif result.status in BAD:
                 message = result.failure.what if result.failure else result.reason
-                node = ElementTree.SubElement(case, "failure", message=message)
+                node = ElementTree.SubElement(case, "error" if result.status == "error" else "failure", message=message)
                 node.text = failure_text(book[result.clause], result)
             elif result.status in ("not applicable", "deviation"):
                 ElementTree.SubElement(case, "skipped", message=result.reason)
