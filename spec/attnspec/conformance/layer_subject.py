@@ -220,7 +220,7 @@ class CoreView:
                 xs[name] = torch.eye(rows, width, dtype=dtype).reshape(flat.shape[0], flat.shape[1], width)
         weights = LayerWeights(
             **matrices, W_o=torch.eye(width, dtype=dtype), heads=n["heads"], kv_heads=n["kv_heads"]
-        )  # type: ignore[arg-type]
+        )
         key = None if self._mode == "self" else xs["k"]
         value = xs["v"] if self._mode == "separate" else None
         options = inputs.options()

@@ -1,6 +1,7 @@
 """Experiments on a core: how to call it, its axes, dtypes, grouped heads, widths, masks, causal alignment."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,9 +36,9 @@ def probe_core(
     space = Space(
         contract="core",
         features=frozenset(features),
-        causal=causal,
-        alignment=declaration.alignment or "lower_right",
-    )  # type: ignore[arg-type]
+        causal=causal,  # type: ignore[arg-type]
+        alignment=declaration.alignment or "lower_right",  # type: ignore[arg-type]
+    )
     probe = Probe(target, namespace, declaration, space, stated=stated, heads=BASE.heads)
     probe.absent |= {name: f"it takes no {name}" for name in OPTIONS if name not in arguments}
     probe.absent |= dict(declaration.unsupported)
@@ -134,9 +135,7 @@ def _is_hugging_face(probe: Probe) -> bool:
 def _exact(run: _Runner, way: str | None, out: str | None) -> bool:
     for dtype in ("float32", "bfloat16"):
         inputs = BASE.replace(dtype=dtype).core_inputs()
-        output, error = attempt(
-            lambda inputs=inputs: run(inputs, layout=way or CORE_AXES, output_layout=out or CORE_AXES)
-        )
+        output, error = attempt(partial(run, inputs, layout=way or CORE_AXES, output_layout=out or CORE_AXES))
         if error is None:
             return agrees(output, inputs) or agrees(output, inputs.replace(causal=True))
     return False
@@ -147,11 +146,8 @@ def _mixing(run: _Runner) -> tuple[str | None, str | None]:
     found: dict[str | None, bool] = {}
     inputs = BASE.core_inputs()
     for way in (None, HEADS_LAST):
-        seen, error = attempt(
-            lambda way=way: seen_core(
-                lambda i: run(i, layout=way or CORE_AXES, output_layout=way or CORE_AXES), inputs
-            )
-        )
+        read = partial(run, layout=way or CORE_AXES, output_layout=way or CORE_AXES)
+        seen, error = attempt(partial(seen_core, read, inputs))
         if error is None and seen.shape[:3] == (BASE.batch, BASE.heads, BASE.q_len):
             found[way] = bool((seen & ~torch.eye(BASE.q_len, dtype=torch.bool)).any())
     way = HEADS_LAST if found.get(HEADS_LAST) and not found.get(None) else None
@@ -163,7 +159,7 @@ def _dtypes(probe: Probe, run: _Runner) -> bool:
     wanted = probe.declaration.dtypes or ALL_DTYPES
     kept, first = [], None
     for dtype in wanted:
-        _, error = attempt(lambda dtype=dtype: run(BASE.replace(dtype=dtype).core_inputs()))
+        _, error = attempt(partial(run, BASE.replace(dtype=dtype).core_inputs()))
         if error is None:
             kept.append(dtype)
         else:
@@ -199,18 +195,14 @@ def _options(probe: Probe, run: _Runner) -> None:
         probe.add("grouped")
     else:
         probe.absent["grouped"] = f"fewer key/value heads are refused: {error}"
-    for feature, changes in (("cross", {"kv_len": 7}), ("value_width", {"d_v": 7})):
-        _, error = attempt(lambda changes=changes: run(run.case(**changes).core_inputs()))
+    for feature, sizes in (("cross", {"kv_len": 7}), ("value_width", {"d_v": 7})):
+        _, error = attempt(partial(run, run.case(**sizes).core_inputs()))
         if isinstance(error, SubjectError) and error.kind in REFUSALS:
             probe.drop(feature, f"it is refused: {error}")
-    for feature, changes in (
-        ("scale", {"scale": 0.3}),
-        ("softcap", {"softcap": 2.0}),
-        ("window", {"window": (1, 1)}),
-        ("bias", {"bias": "hqk"}),
-    ):
+    options: dict[str, Any] = {"scale": 0.3, "softcap": 2.0, "window": (1, 1), "bias": "hqk"}
+    for feature, value in options.items():
         if probe.space.has(feature):
-            _, error = attempt(lambda changes=changes: run(run.case(**changes).core_inputs()))
+            _, error = attempt(partial(run, run.case(**{feature: value}).core_inputs()))
             if error is not None and is_refusal(error, probe.declaration.arguments.get(feature, feature)):
                 probe.drop(feature, f"it is refused: {error}")
 
@@ -310,7 +302,7 @@ def _refused_with_causal(probe: Probe, run: _Runner, option: dict[str, str]) -> 
         for leaf in (False, True):
             inputs = run.case(causal=True, **option, **changes).core_inputs()
             inputs = inputs.replace(query=inputs.query.requires_grad_(leaf))
-            _, error = attempt(lambda inputs=inputs: run(inputs))
+            _, error = attempt(partial(run, inputs))
             named = probe.declaration.arguments.get("causal", "causal")
             if error is not None and not isinstance(error, NotApplicable) and is_refusal(error, named):
                 return error

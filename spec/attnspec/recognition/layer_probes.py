@@ -1,6 +1,7 @@
 """Experiments on a layer: how it is called, which inputs it takes, what it supports."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -117,7 +118,9 @@ def _construct(probe: Probe) -> nn.Module:
         name=probe.target.name,
     )
     try:
-        return subject.construct(**n, d_v=n["d_k"])
+        return subject.construct(
+            d_model=n["d_model"], heads=n["heads"], kv_heads=n["kv_heads"], d_k=n["d_k"], d_v=n["d_k"]
+        )
     except SubjectError as error:
         place = f"\n  {error.place}" if error.place else ""
         name = getattr(probe.target.object, "__name__", "it")
@@ -234,6 +237,7 @@ def _plain_call(probe: Probe, run: Runner) -> bool:
             )
         probe.find("call", f"a plain call raises {error}{place}", "probed")
         return False
+    assert outcome is not None
     _pick_output(probe, run, layer, inputs, outcome)
     return True
 
@@ -391,7 +395,7 @@ def _dtypes(probe: Probe, run: Runner) -> None:
 
 def _refused(probe: Probe, run: Runner) -> None:
     """Which named options are refused, or need another form?"""
-    tries = {
+    tries: dict[str, dict[str, Any]] = {
         "scale": {"scale": 0.3},
         "softcap": {"softcap": 2.0},
         "window": {"window": (1, 1)},
@@ -400,14 +404,15 @@ def _refused(probe: Probe, run: Runner) -> None:
     for feature, changes in tries.items():
         if probe.space.has(feature):
             layer, inputs = run.layer(run.case(**changes))
-            _, error = attempt(lambda layer=layer, inputs=inputs: layer.run(inputs))
+            _, error = attempt(partial(layer.run, inputs))
             if error is not None and is_refusal(error, probe.declaration.arguments.get(feature, feature)):
                 probe.drop(feature, f"it is refused: {error}")
     if probe.space.has("cross"):
         layer, inputs = run.layer(run.case(sources="memory", q_len=3, kv_len=5))
         before, error = attempt(lambda: layer.run(inputs).output)
         if error is None and inputs.key is not None:
-            after, _ = attempt(lambda: layer.run(inputs.replace(key=inputs.key * -2 + 1)).output)
+            other = inputs.replace(key=inputs.key * -2 + 1)
+            after, _ = attempt(lambda: layer.run(other).output)
             if (
                 after is not None
                 and after.shape == before.shape

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from . import documented
 from .experiments import Probe, attempt, rows_changed
+from .findings import How
 
 # Meanings in the order in which they are preferred when several fit.
 KINDS = (
@@ -174,7 +175,7 @@ def _assume(probe: Probe, running: list[str | None]) -> None:
     declared = probe.declaration
     if declared.mask_shape:
         probe.set(mask_axes=letters_of(declared.mask_shape), mask_ranks=(4,))
-    how = "declared" if probe.stated.mask else "assumed"
+    how: How = "declared" if probe.stated.mask else "assumed"
     probe.find(
         "mask",
         f"True = {probe.declaration.mask}; no meaning or shape fits what the code does with it",
@@ -207,7 +208,7 @@ def _say(probe: Probe, kind: tuple[str, str]) -> None:
         return
     said = "may attend" if meaning == "attend" else "blocked"
     if words in (None, meaning) and (meaning == "attend" or words == "blocked"):
-        how = "documented" if words else "probed"
+        how: How = "documented" if words else "probed"
         probe.find(
             "mask",
             f"{what} = {said}" + (", as its own words say" if words else ""),

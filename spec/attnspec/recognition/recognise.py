@@ -151,7 +151,7 @@ def _core_call(target: Target, declared: Declaration) -> Declaration:
     call = declared.call
     if call is None and not inspect.isclass(found) and not isinstance(found, nn.Module):
         call = KNOWN_CALLS.get(found) or core_probes.hugging_face_call(found, parameters)
-    if call is None and inspect.isclass(found):
+    if call is None and inspect.isclass(found) and issubclass(found, nn.Module):
         call = class_core_call(found, required=True)
     if call is not None:
         return declared.replace(call=call, arguments=names_in_call(call))

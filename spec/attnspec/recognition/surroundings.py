@@ -17,6 +17,7 @@ from ..conformance.layer_subject import LayerSubject
 from ..declaration import Declaration
 from . import documented
 from .experiments import Probe, attempt, distance, rows_changed
+from .findings import How
 from .names import POSITION_BUFFERS
 from .places import Places, candidate_places, unnamed_places
 
@@ -70,7 +71,7 @@ def decide_weights(probe: Probe, run: Any) -> None:
         return
     probe.declare(weights=places, tap=view.tap, bypass=view.bypass, neutral=view.neutral)
     probe.add("parameters", "inputs_known")
-    how = "declared" if probe.stated.weights else "by name" if len(readings) == 1 else "probed"
+    how: How = "declared" if probe.stated.weights else "by name" if len(readings) == 1 else "probed"
     probe.find("weights", describe_places(places), how, "weights.W_q=<path>")
     _tell(probe, run, module, case)
 

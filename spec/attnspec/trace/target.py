@@ -57,7 +57,7 @@ def trace_input(text: str, declared: Declaration, expression: str) -> Trace:
         names = {**target.namespace, **sizes, "torch": torch, "bias": True, "dropout": 0.0, "max_len": 64, "_target": target.object}
         try:
             made = eval(declared.new, names) if declared.new else target.object
-            called = made() if inspect.isclass(made) else copy.deepcopy(made)
+            called: Any = made() if inspect.isclass(made) else copy.deepcopy(made)
             given = eval(expression, names)
         except Exception as error:
             raise TargetError(
