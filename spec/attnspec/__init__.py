@@ -42,7 +42,7 @@ _PLACES: dict[str, str] = {
     "oracle": "", "registry": "_registry", "stages": "", "strategies": "conformance",
 }  # fmt: skip
 
-__all__ = [  # noqa: PLE0604 - the one list of public names
+__all__ = [
     *sorted(_PLACES)
 ]
 

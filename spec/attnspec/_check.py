@@ -56,7 +56,9 @@ def check_implementation(
     from .conformance.profiles import profile as find_profile
 
     find_profile(profile)
-    declared = declaration if isinstance(declaration, Declaration) else Declaration.from_mapping(declaration or {})
+    declared = (
+        declaration if isinstance(declaration, Declaration) else Declaration.from_mapping(declaration or {})
+    )
     for deviation in declared.deviations:
         clauses()[deviation]
     chosen = select(clause)
@@ -65,15 +67,28 @@ def check_implementation(
     folder = None if scripts is None else str(scripts)
     sessions: list[Any]
     if isolation == "process" and text is not None:
-        settings: dict[str, Any] = {"profile_name": profile, "seed": seed, "device": device, "scripts": folder, "limit": limit}
+        settings: dict[str, Any] = {
+            "profile_name": profile,
+            "seed": seed,
+            "device": device,
+            "scripts": folder,
+            "limit": limit,
+        }
         sessions = [ProcessSession(text, declared, **settings) for _ in range(max(1, jobs))]
     else:
         here = target if isinstance(target, str) else as_target(target)
-        sessions = [LocalSession(here, declared, profile_name=profile, seed=seed, device=device, scripts=folder)]
+        sessions = [
+            LocalSession(here, declared, profile_name=profile, seed=seed, device=device, scripts=folder)
+        ]
     try:
         found, results = _run(sessions, chosen, progress, recognised)
         if isolation == "process" and text is None:
-            said = {"topic": "isolation", "value": "none: the object has no name that another process could import", "how": "assumed", "override": ""}
+            said = {
+                "topic": "isolation",
+                "value": "none: the object has no name that another process could import",
+                "how": "assumed",
+                "override": "",
+            }
             found = {**found, "findings": [*found["findings"], said]}
     finally:
         for session in sessions:
@@ -97,7 +112,10 @@ def select(clause: str | Iterable[str] | None) -> tuple[Clause, ...]:
 
 
 def _run(
-    sessions: list[Any], chosen: tuple[Clause, ...], progress: Progress | None, recognised: Callable[[Mapping[str, Any]], None] | None
+    sessions: list[Any],
+    chosen: tuple[Clause, ...],
+    progress: Progress | None,
+    recognised: Callable[[Mapping[str, Any]], None] | None,
 ) -> tuple[Mapping[str, Any], tuple[ClauseResult, ...]]:
     """Recognise in each session, then let the sessions take clauses from one queue."""
     with ThreadPoolExecutor(max_workers=len(sessions)) as pool:
@@ -157,11 +175,16 @@ def found_by_name(module: str) -> bool:
 def as_target(target: Any) -> Target:
     """Wrap an object that has no importable name."""
     if not callable(target):
-        raise UnknownNameError("target", repr(target), ["a function", "a class", "file.py:Object", "a registered name"])
+        raise UnknownNameError(
+            "target", repr(target), ["a function", "a class", "file.py:Object", "a registered name"]
+        )
     name = getattr(target, "__qualname__", type(target).__name__)
     try:
         file = inspect.getsourcefile(target)
     except TypeError:
         file = None
-    namespace = dict(getattr(inspect.unwrap(target), "__globals__", None) or vars(sys.modules.get(getattr(target, "__module__", ""), sys)))
+    namespace = dict(
+        getattr(inspect.unwrap(target), "__globals__", None)
+        or vars(sys.modules.get(getattr(target, "__module__", ""), sys))
+    )
     return Target(name, target, namespace, file)

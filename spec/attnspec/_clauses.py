@@ -107,11 +107,17 @@ class ClauseBook(Mapping[str, Clause]):
         Raises:
             UnknownNameError: If nothing matches.
         """
-        found = tuple(c for n, c in self._clauses.items() if n == pattern or n.startswith(pattern.rstrip(".*") + "."))
+        found = tuple(
+            c for n, c in self._clauses.items() if n == pattern or n.startswith(pattern.rstrip(".*") + ".")
+        )
         if not found:
             chapters = [c.name for c in self.chapters]
-            first = str(UnknownNameError("clause or chapter", pattern, [*self._clauses, *chapters])).split("\n", 1)[0]
-            raise UnknownNameError.worded(f"{first}\n  chapters: {', '.join(chapters)}; each clause: attnspec list clauses")
+            first = str(UnknownNameError("clause or chapter", pattern, [*self._clauses, *chapters])).split(
+                "\n", 1
+            )[0]
+            raise UnknownNameError.worded(
+                f"{first}\n  chapters: {', '.join(chapters)}; each clause: attnspec list clauses"
+            )
         return found
 
 

@@ -64,7 +64,7 @@ class {name}(nn.Module):
         return self.W_o((weights @ value).transpose(1, 2).flatten(2))
 '''
 
-REGISTER = '''
+REGISTER = """
 
 # To register it, so that `attnspec check {entry}` finds it by name, add an implementation record
 #
@@ -75,7 +75,7 @@ REGISTER = '''
 #
 #     [project.entry-points."attnspec.implementations"]
 #     {entry} = "{entry}:IMPLEMENTATION"
-'''
+"""
 
 
 def write_skeleton(name: str, *, kind: str, folder: Path) -> tuple[Path, str]:
@@ -93,7 +93,9 @@ def write_skeleton(name: str, *, kind: str, folder: Path) -> tuple[Path, str]:
     if not entry.isidentifier() or keyword.iskeyword(entry):
         near = "".join(c if c.isalnum() else "_" for c in entry).strip("_")
         near = near if near.isidentifier() else "my_attention"
-        raise AttnspecError(f"new: {name!r} is not a Python name; try {f'my_{near}' if keyword.iskeyword(near) else near}")
+        raise AttnspecError(
+            f"new: {name!r} is not a Python name; try {f'my_{near}' if keyword.iskeyword(near) else near}"
+        )
     path = folder / f"{entry}.py"
     if path.exists():
         raise AttnspecError(f"new: {path} exists; choose another name or move it away")

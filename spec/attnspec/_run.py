@@ -91,10 +91,14 @@ def _named(clauses: list[str] | None) -> list[str] | None:
 
 def _print_report(report: Report, out: Any, *, quiet: bool, many: bool) -> None:
     if many and report.ok and not report.advised:
-        out.print(f"{report.target:<24} conforms  ran {report.ran} of {len(report.results)}  {report.seconds:.1f} s")
+        out.print(
+            f"{report.target:<24} conforms  ran {report.ran} of {len(report.results)}  {report.seconds:.1f} s"
+        )
         return
     if many:
-        out.print(f"{report.target:<24} {'conforms' if report.ok else 'does not conform'}  ran {report.ran} of {len(report.results)}  {report.seconds:.1f} s")
+        out.print(
+            f"{report.target:<24} {'conforms' if report.ok else 'does not conform'}  ran {report.ran} of {len(report.results)}  {report.seconds:.1f} s"
+        )
     if not quiet and not many:
         out.print(terminal.chapters(report))
         out.print(terminal.tally(report))
@@ -159,7 +163,9 @@ def run_declare(words: argparse.Namespace) -> int:
     path = Path("attnspec.toml")
     before = path.read_text(encoding="utf-8") if path.exists() else ""
     if f'[declare."{words.target}"]' in before:
-        raise AttnspecError(f"{path} has a declaration of {words.target} already; edit that one, or use --print")
+        raise AttnspecError(
+            f"{path} has a declaration of {words.target} already; edit that one, or use --print"
+        )
     path.write_text(before + ("\n" if before else "") + text, encoding="utf-8")
     print(f"wrote {path}: correct what is wrong and commit it")
     return OK
@@ -171,7 +177,11 @@ def run_trace(words: argparse.Namespace) -> int:
     from .trace.target import trace_input, trace_target
 
     said = declared(words, words.target)
-    found = trace_target(words.target, said) if words.input is None else trace_input(words.target, said, words.input)
+    found = (
+        trace_target(words.target, said)
+        if words.input is None
+        else trace_input(words.target, said, words.input)
+    )
     if words.json:
         print(json.dumps(trace.to_json(found), indent=1, default=str))
     elif words.markdown:
@@ -203,17 +213,24 @@ def run_convert(words: argparse.Namespace) -> int:
     from .checkpoints.files import layout_lines
 
     if words.list:
-        print("\n".join(layout_lines(words.source, words.prefix)) or f"{words.source}: no layout's names are in it under {words.prefix!r}")
+        print(
+            "\n".join(layout_lines(words.source, words.prefix))
+            or f"{words.source}: no layout's names are in it under {words.prefix!r}"
+        )
         return OK
     if words.source is None or words.destination is None or words.heads is None:
-        raise AttnspecError("convert needs a source, a destination and --heads; 'attnspec convert --list' shows the layouts")
+        raise AttnspecError(
+            "convert needs a source, a destination and --heads; 'attnspec convert --list' shows the layouts"
+        )
     left = convert_file(
         words.source, words.destination, source_layout=words.source_layout, target_layout=words.target_layout, heads=words.heads,
         kv_heads=words.kv_heads, prefix=words.prefix, target_prefix=words.to_prefix, group=words.group,
     )  # fmt: skip
     print(f"wrote {words.destination}")
     if left:
-        print(f"left out {len(left)} tensors that are no part of a converted layer: {', '.join(left[:6])}{', ...' if len(left) > 6 else ''}")
+        print(
+            f"left out {len(left)} tensors that are no part of a converted layer: {', '.join(left[:6])}{', ...' if len(left) > 6 else ''}"
+        )
     return OK
 
 

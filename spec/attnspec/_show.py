@@ -26,10 +26,16 @@ def show(what: str) -> None:
         out.print(terminal.clause_list(chapter.clauses))
     elif what in registry():
         record = registry().get(what)
-        out.print(terminal.title(record.name, f"{record.contract}\n{record.summary}\n{record.idea}\n{record.location}"))
+        out.print(
+            terminal.title(
+                record.name, f"{record.contract}\n{record.summary}\n{record.idea}\n{record.location}"
+            )
+        )
     else:
         everything = [*book, *(c.name for c in book.chapters), *registry(), "stages", "axes"]
-        first = str(UnknownNameError("clause, chapter, implementation or table", what, everything)).split("\n", 1)[0]
+        first = str(UnknownNameError("clause, chapter, implementation or table", what, everything)).split(
+            "\n", 1
+        )[0]
         raise UnknownNameError.worded(first + "\n  all of them: attnspec list clauses, attnspec list")
 
 

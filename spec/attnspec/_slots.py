@@ -51,9 +51,13 @@ def find_tensor(module: Any, path: str) -> Tensor:
             here = here[int(part)] if part.isdigit() and not hasattr(here, part) else getattr(here, part)
         except (AttributeError, IndexError, KeyError, TypeError):
             known = ", ".join(name for name, _ in module.named_parameters()) or "none"
-            raise DeclarationError(f"weights: no parameter at {path!r} ({part!r} is not there)\n  parameters: {known}") from None
+            raise DeclarationError(
+                f"weights: no parameter at {path!r} ({part!r} is not there)\n  parameters: {known}"
+            ) from None
     if not isinstance(here, Tensor):
-        raise DeclarationError(f"weights: {path!r} is a {type(here).__name__}, not a tensor; add .weight or .bias")
+        raise DeclarationError(
+            f"weights: {path!r} is a {type(here).__name__}, not a tensor; add .weight or .bias"
+        )
     return here
 
 
@@ -116,7 +120,15 @@ class Slots:
                 if whole is None:
                     whole = _zeros_like_place(name, weights, axes)
                 for number, target in enumerate(_targets(module, path)):
-                    _store(target, whole, axes, sizes, name=name, path=path, number=number if "*" in path.split(".") else None)
+                    _store(
+                        target,
+                        whole,
+                        axes,
+                        sizes,
+                        name=name,
+                        path=path,
+                        number=number if "*" in path.split(".") else None,
+                    )
 
     def read(self, module: nn.Module, like: LayerWeights, *, gradient: bool = False) -> dict[str, Tensor]:
         """Return the canonical tensors (or their gradients) that the module holds.
@@ -141,7 +153,14 @@ class Slots:
 
 
 def _sizes(w: LayerWeights) -> dict[str, int]:
-    return {"heads": w.heads, "kv_heads": w.kv_heads, "d_k": w.d_k, "d_v": w.d_v, "d_model": w.d_model, "group": w.heads // w.kv_heads}
+    return {
+        "heads": w.heads,
+        "kv_heads": w.kv_heads,
+        "d_k": w.d_k,
+        "d_v": w.d_v,
+        "d_model": w.d_model,
+        "group": w.heads // w.kv_heads,
+    }
 
 
 def _targets(module: nn.Module, path: str) -> list[Tensor]:
@@ -152,7 +171,10 @@ def _targets(module: nn.Module, path: str) -> list[Tensor]:
     container: Any = module
     for part in parts[:star]:
         container = container[int(part)] if part.isdigit() else getattr(container, part)
-    return [find_tensor(module, ".".join((*parts[:star], str(i), *parts[star + 1 :]))) for i in range(len(container))]
+    return [
+        find_tensor(module, ".".join((*parts[:star], str(i), *parts[star + 1 :])))
+        for i in range(len(container))
+    ]
 
 
 def _thought(name: str, weights: LayerWeights) -> Tensor | None:
@@ -218,7 +240,16 @@ def _pattern(name: str, axes: str, even: bool) -> tuple[str, str]:
     return source, to_einops(" ".join(words))
 
 
-def _store(target: Tensor, whole: Tensor, axes: str, sizes: Mapping[str, int], *, name: str, path: str, number: int | None) -> None:
+def _store(
+    target: Tensor,
+    whole: Tensor,
+    axes: str,
+    sizes: Mapping[str, int],
+    *,
+    name: str,
+    path: str,
+    number: int | None,
+) -> None:
     even = name in CANONICAL or whole.dim() == (4 if name.startswith("W") else 3)
     source, stored = _pattern(name, axes, even)
     if number is not None:
@@ -229,7 +260,9 @@ def _store(target: Tensor, whole: Tensor, axes: str, sizes: Mapping[str, int], *
     try:
         value = rearrange(whole, f"{source} -> {stored}")
     except Exception as error:
-        raise DeclarationError(f"weights.{name}: axes {axes!r} do not describe it: {str(error).splitlines()[0]}") from None
+        raise DeclarationError(
+            f"weights.{name}: axes {axes!r} do not describe it: {str(error).splitlines()[0]}"
+        ) from None
     if value.shape != target.shape:
         raise DeclarationError(
             f"weights.{name}: {path} has shape {tuple(target.shape)}; axes {axes!r} would make it {tuple(value.shape)}"
@@ -256,7 +289,10 @@ def _scatter(
     if starred:
         head_word = next(word for word in source.split() if word in ("heads", "kv_heads"))
         rest = " ".join(word for word in source.split() if word != head_word)
-        pieces = [rearrange(t, f"{to_einops(' '.join(_without_heads(axes)))} -> {rest}", **_used(rest, sizes)) for t in stored]
+        pieces = [
+            rearrange(t, f"{to_einops(' '.join(_without_heads(axes)))} -> {rest}", **_used(rest, sizes))
+            for t in stored
+        ]
         whole = torch.stack(pieces, dim=source.split().index(head_word))
     else:
         known = _used(source, {**sizes, "part": len(parts)})

@@ -97,7 +97,9 @@ def stage(
 
     def enter(function: F) -> F:
         arguments, result = read_signature(function)
-        STAGES[function.__name__] = Stage(name, row or name, path, optional, formula, function, arguments, result)
+        STAGES[function.__name__] = Stage(
+            name, row or name, path, optional, formula, function, arguments, result
+        )
         return function
 
     return enter

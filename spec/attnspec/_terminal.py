@@ -6,7 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -14,7 +21,6 @@ from ._clauses import CONTRACT_VERSION, Clause, Level, clauses
 from ._table import Stage
 from .conformance.results import ClauseResult
 from .report import Report, failure_text
-
 
 WIDE = 200
 MANY = 12
@@ -24,7 +30,13 @@ def console(*, stderr: bool = False) -> Console:
     """Return a console; colours appear on a terminal only, lines are not folded into a pipe, brackets are brackets."""
     stream = sys.stderr if stderr else sys.stdout
     piped = not stream.isatty()
-    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=piped, width=WIDE if piped and "COLUMNS" not in os.environ else None)
+    return Console(
+        stderr=stderr,
+        highlight=False,
+        markup=False,
+        soft_wrap=piped,
+        width=WIDE if piped and "COLUMNS" not in os.environ else None,
+    )
 
 
 def progress(out: Console) -> Progress:
@@ -40,9 +52,17 @@ def heading(found: Mapping[str, Any], *, device: str) -> RenderableType:
     from . import __version__
 
     first = f"attnspec {__version__} · contract {CONTRACT_VERSION} · {found['contract']} · {device} · {' '.join(found['dtypes'])}"
-    said = " · ".join(f"{f['topic']} {f['value']}" if f["topic"] == "weights" else f"{f['topic']}: {f['value']}" for f in found["findings"])
+    said = " · ".join(
+        f"{f['topic']} {f['value']}" if f["topic"] == "weights" else f"{f['topic']}: {f['value']}"
+        for f in found["findings"]
+    )
     missing = [name for name in ("causal", "mask", "grouped", "dropout") if _lacks(found, name)]
-    words = {"causal": "no causal flag", "mask": "no mask", "grouped": "no grouped heads", "dropout": "no dropout"}
+    words = {
+        "causal": "no causal flag",
+        "mask": "no mask",
+        "grouped": "no grouped heads",
+        "dropout": "no dropout",
+    }
     tail = " · ".join(words[m] for m in missing)
     line = " · ".join(part for part in (said, tail) if part)
     return Group(Text(first, style="bold"), Text(f"recognised   {line}"))
@@ -78,13 +98,19 @@ def failures(report: Report, *, brief: bool = False) -> Iterable[RenderableType]
     for group in report.causes():
         first = group[0]
         clause = book[first.clause]
-        word = {"question": "QUESTION", "error": "ERROR", "not run": "NOT RUN"}.get(first.status, "FAILED" if clause.level != Level.SHOULD else "ADVICE")
+        word = {"question": "QUESTION", "error": "ERROR", "not run": "NOT RUN"}.get(
+            first.status, "FAILED" if clause.level != Level.SHOULD else "ADVICE"
+        )
         text = Text(f"{word} ", style="bold red" if word == "FAILED" else "bold yellow")
         body = failure_text(clause, first)
         text.append(body.split("\n", 1)[0] if brief else body, style="default")
         if len(group) > 1:
             names = [r.clause for r in group[1:]]
-            others = ", ".join(names) if len(names) <= MANY else f"{', '.join(names[:MANY])} and {len(names) - MANY} more"
+            others = (
+                ", ".join(names)
+                if len(names) <= MANY
+                else f"{', '.join(names[:MANY])} and {len(names) - MANY} more"
+            )
             word = "not run either" if first.status == "not run" else "also broken"
             text.append(f"\n  {word:<10} {len(names)} for the same cause: {others}", style="default")
         yield text
@@ -98,17 +124,24 @@ def verdict(report: Report) -> RenderableType:
     broken, advised = len([r for r in report.broken if r.status != "not run"]), len(report.advised)
     if report.ran == 0:
         return Text("nothing ran: that is a failure, not a pass", style="bold red")
-    extra = (f", {missed} not run" if missed else "") + (f", {advised} SHOULD not followed" if advised else "")
+    extra = (f", {missed} not run" if missed else "") + (
+        f", {advised} SHOULD not followed" if advised else ""
+    )
     seconds = f"{report.seconds:.1f} s, {sum(r.examples for r in report.results)} cases, profile {report.profile}, seed {report.seed}"
     if broken or missed:
-        return Text(f"NOT multi-head attention as specified: {broken} clause{'s' if broken > 1 else ''} broken{extra}  ({seconds})", style="bold red")
+        return Text(
+            f"NOT multi-head attention as specified: {broken} clause{'s' if broken > 1 else ''} broken{extra}  ({seconds})",
+            style="bold red",
+        )
     return Text(f"conforms{extra}  ({seconds})", style="bold green")
 
 
 def matrix(reports: list[Report]) -> RenderableType:
     """Return the conformance matrix: implementations by chapters."""
     names = list(dict.fromkeys(chapter for report in reports for chapter in report.chapters()))
-    table = Table(title=f"conformance, contract {CONTRACT_VERSION}", title_justify="left", box=None, pad_edge=False)
+    table = Table(
+        title=f"conformance, contract {CONTRACT_VERSION}", title_justify="left", box=None, pad_edge=False
+    )
     table.add_column("implementation", no_wrap=True)
     for name in names:
         table.add_column(name[:9], justify="right")
@@ -127,7 +160,10 @@ def matrix(reports: list[Report]) -> RenderableType:
 def _cell(count: tuple[int, int] | None) -> Text:
     if count is None:
         return Text("–", style="dim")
-    return Text(f"{count[0]}/{count[1]}" if count[0] != count[1] else str(count[1]), style="green" if count[0] == count[1] else "red")
+    return Text(
+        f"{count[0]}/{count[1]}" if count[0] != count[1] else str(count[1]),
+        style="green" if count[0] == count[1] else "red",
+    )
 
 
 def title(name: str, about: str) -> RenderableType:
@@ -167,7 +203,9 @@ def stage_table(stages: Iterable[Stage]) -> RenderableType:
         table.add_column(title)
     for stage in stages:
         takes = ", ".join(str(a) for a in stage.arguments)
-        table.add_row(stage.name + (" (optional)" if stage.optional else ""), takes, str(stage.result), stage.path)
+        table.add_row(
+            stage.name + (" (optional)" if stage.optional else ""), takes, str(stage.result), stage.path
+        )
     return table
 
 

@@ -18,7 +18,9 @@ def attend_from_blocked(blocked: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
         DtypeError: If the mask is not boolean.
     """
     if blocked.dtype != torch.bool:
-        raise DtypeError(f"attend_from_blocked: mask must be bool; got {blocked.dtype}, compare it first (mask != 0)")
+        raise DtypeError(
+            f"attend_from_blocked: mask must be bool; got {blocked.dtype}, compare it first (mask != 0)"
+        )
     return ~blocked
 
 
@@ -33,7 +35,9 @@ def attend_from_additive(additive: Float[Tensor, "..."]) -> Bool[Tensor, "..."]:
         raise DtypeError(f"attend_from_additive: mask must be floating; got {additive.dtype}")
     attend = additive == 0
     if not bool((attend | (additive == float("-inf"))).all()):
-        raise ShapeError("attend_from_additive: every entry must be 0 or -inf; hand anything else over as bias")
+        raise ShapeError(
+            "attend_from_additive: every entry must be 0 or -inf; hand anything else over as bias"
+        )
     return attend
 
 

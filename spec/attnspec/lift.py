@@ -24,7 +24,15 @@ class LiftedLayer(nn.Module):
         ValueError: If `heads` does not divide `d_model`, or `kv_heads` does not divide `heads`.
     """
 
-    def __init__(self, core: Callable[..., Any], d_model: int, heads: int, *, kv_heads: int | None = None, bias: bool = True) -> None:
+    def __init__(
+        self,
+        core: Callable[..., Any],
+        d_model: int,
+        heads: int,
+        *,
+        kv_heads: int | None = None,
+        bias: bool = True,
+    ) -> None:
         super().__init__()
         kv_heads = heads if kv_heads is None else kv_heads
         if d_model % heads or heads % kv_heads:
@@ -38,14 +46,18 @@ class LiftedLayer(nn.Module):
         self.W_v = nn.Linear(d_model, kv_heads * width, bias=bias)
         self.W_o = nn.Linear(heads * width, d_model, bias=bias)
 
-    def forward(self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, **options: Any) -> Any:
+    def forward(
+        self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, **options: Any
+    ) -> Any:
         """Attend; options go to the core as they are."""
         key = query if key is None else key
         value = key if value is None else value
         split = [
             layer(x).unflatten(-1, (count, -1)).transpose(1, 2)
             for layer, x, count in (
-                (self.W_q, query, self.heads), (self.W_k, key, self.kv_heads), (self.W_v, value, self.kv_heads)
+                (self.W_q, query, self.heads),
+                (self.W_k, key, self.kv_heads),
+                (self.W_v, value, self.kv_heads),
             )  # fmt: skip
         ]
         result = self.core(*split, **options)

@@ -44,7 +44,11 @@ def load_target(text: str) -> Target:
     place, colon, name = text.rpartition(":")
     if not colon or (os.name == "nt" and len(place) == 1):
         return _registered(text)
-    module = _from_file(Path(place)) if place.endswith(".py") or "/" in place or os.sep in place else _from_module(place)
+    module = (
+        _from_file(Path(place))
+        if place.endswith(".py") or "/" in place or os.sep in place
+        else _from_module(place)
+    )
     return Target(text, _find(module, name, place), vars(module), getattr(module, "__file__", None))
 
 
@@ -56,10 +60,18 @@ def _registered(text: str) -> Target:
     try:
         record = registry().get(text)
     except UnknownNameError as error:
-        raise TargetError(f"{error}\n  or point at your own code: my_attention.py:MyAttention, package.module:function") from None
+        raise TargetError(
+            f"{error}\n  or point at your own code: my_attention.py:MyAttention, package.module:function"
+        ) from None
     namespace = dict(vars(sys.modules[record.target.__module__]))
     namespace["_extra"] = dict(record.extra)
-    return Target(text, record.target, namespace, getattr(sys.modules[record.target.__module__], "__file__", None), record)
+    return Target(
+        text,
+        record.target,
+        namespace,
+        getattr(sys.modules[record.target.__module__], "__file__", None),
+        record,
+    )
 
 
 def _listed(path: str) -> str:
@@ -81,7 +93,11 @@ def _from_file(path: Path) -> ModuleType:
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"_attnspec_target_{abs(hash(str(path.resolve())))}"
+    name = (
+        path.stem
+        if path.stem.isidentifier() and path.stem not in sys.modules
+        else f"_attnspec_target_{abs(hash(str(path.resolve())))}"
+    )
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise TargetError(f"{path}: not a Python file")
@@ -102,7 +118,9 @@ def _from_module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
-            raise TargetError(f"{name}: there is no such module; for a file write its path, for example ./{name.replace('.', '/')}.py:Object") from None
+            raise TargetError(
+                f"{name}: there is no such module; for a file write its path, for example ./{name.replace('.', '/')}.py:Object"
+            ) from None
         raise _import_failed(name, error) from error
     except BaseException as error:
         raise _import_failed(name, error) from error

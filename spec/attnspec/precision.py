@@ -74,8 +74,12 @@ PRECISIONS: dict[str, Precision] = {
     p.name: p
     for p in (
         Precision("stored", "scores and probabilities are stored in the input's dtype", False, False),
-        Precision("mixed", "scores and softmax in float32, probabilities rounded to the input's dtype", True, False),
-        Precision("fused", "scores and probabilities stay in float32; only the output is rounded", True, True),
+        Precision(
+            "mixed", "scores and softmax in float32, probabilities rounded to the input's dtype", True, False
+        ),
+        Precision(
+            "fused", "scores and probabilities stay in float32; only the output is rounded", True, True
+        ),
     )
 }
 

@@ -40,7 +40,9 @@ class Report:
     seed: int
     device: str
     seconds: float
-    environment: Mapping[str, str] = field(default_factory=lambda: {"python": platform.python_version(), "system": platform.system()})
+    environment: Mapping[str, str] = field(
+        default_factory=lambda: {"python": platform.python_version(), "system": platform.system()}
+    )
 
     def of(self, *statuses: str) -> tuple[ClauseResult, ...]:
         """Return the results with one of the statuses."""
@@ -55,7 +57,11 @@ class Report:
     def broken(self) -> tuple[ClauseResult, ...]:
         """The results that decide against the implementation: a MUST or an elected alternative that does not hold."""
         book = clauses()
-        return tuple(r for r in self.results if r.status in BAD and (book[r.clause].level != Level.SHOULD or r.status == "error"))
+        return tuple(
+            r
+            for r in self.results
+            if r.status in BAD and (book[r.clause].level != Level.SHOULD or r.status == "error")
+        )
 
     @property
     def advised(self) -> tuple[ClauseResult, ...]:
@@ -93,7 +99,13 @@ class Report:
             groups.setdefault(f"{level} {cause or result.clause}", []).append(result)
         for group in groups.values():
             kin = {name for r in group if r.failure for name in r.failure.kin}
-            group.sort(key=lambda r: (order[book[r.clause].level], r.clause not in kin, len(r.failure.case) if r.failure else 0))
+            group.sort(
+                key=lambda r: (
+                    order[book[r.clause].level],
+                    r.clause not in kin,
+                    len(r.failure.case) if r.failure else 0,
+                )
+            )
         return sorted(groups.values(), key=lambda group: order[book[group[0].clause].level])
 
     def chapters(self) -> dict[str, tuple[int, int]]:
@@ -152,7 +164,9 @@ def _write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
-        raise ReportError(f"the report cannot be written to {path}: {error.strerror or error}; the verdict above stands") from None
+        raise ReportError(
+            f"the report cannot be written to {path}: {error.strerror or error}; the verdict above stands"
+        ) from None
 
 
 def json_text(data: Any) -> str:
@@ -170,7 +184,10 @@ def _finite(value: Any) -> Any:
 
 def junit_text(reports: list[Report]) -> str:
     """Return JUnit XML as text; characters that XML does not allow are replaced."""
-    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", ElementTree.tostring(junit(reports), encoding="unicode")) + "\n"
+    return (
+        _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", ElementTree.tostring(junit(reports), encoding="unicode"))
+        + "\n"
+    )
 
 
 def failure_text(clause: Clause, result: ClauseResult) -> str:
@@ -188,7 +205,12 @@ def failure_text(clause: Clause, result: ClauseResult) -> str:
         if f.ratio is not None and 1.0 < f.ratio < 1e9:
             at += f"  ({f.ratio:.3g} times the allowed error)"
         lines.append(f"  got {_number(f.got)}  expected {_number(f.expected)}{allowed}{at}")
-    for word, value in (("looks like", f.looks_like), ("fix", f.fix), ("where", f.where), ("again", f.script and f"python {f.script}")):
+    for word, value in (
+        ("looks like", f.looks_like),
+        ("fix", f.fix),
+        ("where", f.where),
+        ("again", f.script and f"python {f.script}"),
+    ):
         if value:
             lines.append(f"  {word:<10} {value}")
     if clause.reason:
@@ -213,12 +235,16 @@ def junit(reports: list[Report]) -> ElementTree.Element:
             errors=str(wrong), skipped=str(len(report.of("not applicable", "deviation"))), time=f"{report.seconds:.3f}",
         )  # fmt: skip
         for result in report.results:
-            case = ElementTree.SubElement(suite, "testcase", classname=report.target, name=result.clause, time=f"{result.seconds:.3f}")
+            case = ElementTree.SubElement(
+                suite, "testcase", classname=report.target, name=result.clause, time=f"{result.seconds:.3f}"
+            )
             if result.status in BAD and result not in decisive:
                 ElementTree.SubElement(case, "system-out").text = failure_text(book[result.clause], result)
             elif result.status in BAD:
                 message = result.failure.what if result.failure else result.reason
-                node = ElementTree.SubElement(case, "error" if result.status == "error" else "failure", message=message)
+                node = ElementTree.SubElement(
+                    case, "error" if result.status == "error" else "failure", message=message
+                )
                 node.text = failure_text(book[result.clause], result)
             elif result.status in ("not applicable", "deviation"):
                 ElementTree.SubElement(case, "skipped", message=result.reason)

@@ -55,7 +55,12 @@ def project_values(
     return linear(value_input, weight.flatten(0, 1), None if bias is None else bias.flatten())
 
 
-@stage("project all, stacked", row="projection", path="fused stacked", formula=r"[Q, K, V] = X W_{qkv}^\top + b_{qkv}")
+@stage(
+    "project all, stacked",
+    row="projection",
+    path="fused stacked",
+    formula=r"[Q, K, V] = X W_{qkv}^\top + b_{qkv}",
+)
 def project_stacked(
     inputs: Float[Tensor, "batch seq d_model"],
     weight: Float[Tensor, "3 heads d_k d_model"],
@@ -69,7 +74,10 @@ def project_stacked(
 
 
 @stage(
-    "project all, interleaved", row="projection", path="fused interleaved", formula=r"[Q, K, V] = X W_{qkv}^\top + b_{qkv}"
+    "project all, interleaved",
+    row="projection",
+    path="fused interleaved",
+    formula=r"[Q, K, V] = X W_{qkv}^\top + b_{qkv}",
 )
 def project_interleaved(
     inputs: Float[Tensor, "batch seq d_model"],
@@ -84,7 +92,9 @@ def project_interleaved(
 
 
 @stage("split heads", formula=r"Q_{b,i,h,d} = Q_{b,i,\,h d_k + d}")
-def split_heads(projected: Float[Tensor, "batch seq width"], *, heads: int) -> Float[Tensor, "batch seq {heads} width/{heads}"]:
+def split_heads(
+    projected: Float[Tensor, "batch seq width"], *, heads: int
+) -> Float[Tensor, "batch seq {heads} width/{heads}"]:
     """Cut the projected width into heads; head `h` gets the slice `h * d_k : (h + 1) * d_k`.
 
     Raises:
@@ -96,7 +106,9 @@ def split_heads(projected: Float[Tensor, "batch seq width"], *, heads: int) -> F
 
 
 @stage("split heads, stacked", row="split heads", path="fused stacked")
-def split_stacked(projected: Float[Tensor, "batch seq width"], *, heads: int) -> Float[Tensor, "batch seq 3 {heads} width/(3*{heads})"]:
+def split_stacked(
+    projected: Float[Tensor, "batch seq width"], *, heads: int
+) -> Float[Tensor, "batch seq 3 {heads} width/(3*{heads})"]:
     """Cut a stacked projection: first query, key or value, then the head.
 
     Clauses: params.round_trip, params.head_major.
@@ -179,7 +191,12 @@ def add_bias(
     return scaled + bias
 
 
-@stage("visible", row="mask", optional=True, formula=r"j \le i + \text{offset},\; -l \le j - i - \text{offset} \le r")
+@stage(
+    "visible",
+    row="mask",
+    optional=True,
+    formula=r"j \le i + \text{offset},\; -l \le j - i - \text{offset} \le r",
+)
 def visible_positions(
     query: Float[Tensor, "batch heads q_len d_k"],
     key: Float[Tensor, "batch heads kv_len d_k"],

@@ -156,7 +156,14 @@ class LayerWeights:
 
     @classmethod
     def from_fused(
-        cls, matrix: Tensor, bias: Tensor | None, W_o: Tensor, b_o: Tensor | None, *, heads: int, layout: FusedLayout
+        cls,
+        matrix: Tensor,
+        bias: Tensor | None,
+        W_o: Tensor,
+        b_o: Tensor | None,
+        *,
+        heads: int,
+        layout: FusedLayout,
     ) -> Self:
         """Take apart a fused projection; the inverse of `fused`.
 
@@ -170,7 +177,16 @@ class LayerWeights:
         W_q, W_k, W_v = split_fused(matrix, heads=heads, layout=layout)
         b_q, b_k, b_v = (None, None, None) if bias is None else split_fused(bias, heads=heads, layout=layout)
         return cls(
-            W_q=W_q, W_k=W_k, W_v=W_v, W_o=W_o, b_q=b_q, b_k=b_k, b_v=b_v, b_o=b_o, heads=heads, kv_heads=heads
+            W_q=W_q,
+            W_k=W_k,
+            W_v=W_v,
+            W_o=W_o,
+            b_q=b_q,
+            b_k=b_k,
+            b_v=b_v,
+            b_o=b_o,
+            heads=heads,
+            kv_heads=heads,
         )
 
     @classmethod

@@ -129,7 +129,9 @@ class Case:
     def _build_bias(self) -> Tensor | None:
         if self.bias is None:
             return None
-        values = torch.randn(self._mask_shape(self.bias), generator=self.generator(5), dtype=torch.float64) * 1.5
+        values = (
+            torch.randn(self._mask_shape(self.bias), generator=self.generator(5), dtype=torch.float64) * 1.5
+        )
         return values.to(self.torch_dtype)
 
     def _options(self) -> dict[str, Any]:

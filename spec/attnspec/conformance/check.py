@@ -38,7 +38,9 @@ class Check:
 _CHECKS: list[Check] = []
 
 
-def check(clause: str, recipe: Recipe | None = None, *, on: On = "core", effort: float = 1.0) -> Callable[[Function], Function]:
+def check(
+    clause: str, recipe: Recipe | None = None, *, on: On = "core", effort: float = 1.0
+) -> Callable[[Function], Function]:
     """Enter a function as a check of `clause`."""
 
     def enter(function: Function) -> Function:

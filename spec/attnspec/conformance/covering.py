@@ -16,7 +16,9 @@ def _pairs(row: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
         yield a, row[a], b, row[b]
 
 
-def covering_rows(options: Mapping[str, Sequence[Any]], *, seed: int, limit: int, tries: int = 12) -> list[Row]:
+def covering_rows(
+    options: Mapping[str, Sequence[Any]], *, seed: int, limit: int, tries: int = 12
+) -> list[Row]:
     """Return at most `limit` rows that cover pairs of options greedily.
 
     Args:
@@ -32,7 +34,10 @@ def covering_rows(options: Mapping[str, Sequence[Any]], *, seed: int, limit: int
     names = list(options)
     counts = [len(options[name]) for name in names]
     missing = {
-        (a, i, b, j) for a, b in combinations(range(len(names)), 2) for i in range(counts[a]) for j in range(counts[b])
+        (a, i, b, j)
+        for a, b in combinations(range(len(names)), 2)
+        for i in range(counts[a])
+        for j in range(counts[b])
     }
     # Each option also gets its turn evenly: a shuffled cycle per feature seeds the candidates.
     cycles = [rng.sample(range(n), n) for n in counts]
@@ -42,7 +47,9 @@ def covering_rows(options: Mapping[str, Sequence[Any]], *, seed: int, limit: int
         best_gain = -1
         for attempt in range(tries):
             candidate = [
-                cycle[len(rows) % len(cycle)] if rng.random() < 0.5 or attempt == 0 else rng.randrange(len(cycle))
+                cycle[len(rows) % len(cycle)]
+                if rng.random() < 0.5 or attempt == 0
+                else rng.randrange(len(cycle))
                 for cycle in cycles
             ]
             gain = sum(pair in missing for pair in _pairs(candidate))

@@ -75,14 +75,26 @@ def _name_cause(clause: Clause, failure: Failure, recognition: Any) -> Failure:
     if cause.departure is None:
         return failure
     stage = STAGES.get(cause.departure.stage)
-    return replace(failure, where=departure_line(cause.departure), kin=stage.clauses if stage is not None else ())
+    return replace(
+        failure, where=departure_line(cause.departure), kin=stage.clauses if stage is not None else ()
+    )
 
 
 def _cause(case: Case, recognition: Any) -> Cause:
     """Name the mistake and find the line; cases with the same options are asked about once."""
     known = _CAUSES.setdefault(recognition.subject, {})
     given = [getattr(case, name) is None for name in ("mask", "bias", "window", "softcap", "scale")]
-    key = repr([*given, case.mask_rank, case.causal, case.kv_heads == case.heads, case.sources, case.layout, case.dtype])
+    key = repr(
+        [
+            *given,
+            case.mask_rank,
+            case.causal,
+            case.kv_heads == case.heads,
+            case.sources,
+            case.layout,
+            case.dtype,
+        ]
+    )
     if key not in known:
         try:
             match = identify(recognition.subject, case, layer=isinstance(recognition.subject, LayerSubject))

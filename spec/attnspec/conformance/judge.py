@@ -41,7 +41,9 @@ def alive_rows(exact: Any) -> Tensor:
     return exact.visible.any(-1, keepdim=True)
 
 
-def require_within(got: Tensor, exact: Tensor, allowed: Tensor, *, what: str, rows: Tensor | None = None) -> float:
+def require_within(
+    got: Tensor, exact: Tensor, allowed: Tensor, *, what: str, rows: Tensor | None = None
+) -> float:
     """Raise a `Violation` unless every element is within its allowed error.
 
     Args:
@@ -65,7 +67,9 @@ def require_within(got: Tensor, exact: Tensor, allowed: Tensor, *, what: str, ro
         same = same | ~rows
     error = torch.where(same, torch.zeros_like(error), error)
     bad = ~(error <= allowed.detach()) & ~same
-    ratio = torch.where(same, torch.zeros_like(error), error / allowed.clamp_min(torch.finfo(torch.float64).tiny))
+    ratio = torch.where(
+        same, torch.zeros_like(error), error / allowed.clamp_min(torch.finfo(torch.float64).tiny)
+    )
     worst = float(ratio.nan_to_num(nan=float("inf")).max())
     WORST.get().append(worst)
     if bool(bad.any()):
@@ -109,7 +113,9 @@ def about(inputs: CoreInputs | LayerInputs) -> Iterator[None]:
         raise
 
 
-def judge_core(subject: Any, inputs: CoreInputs, *, what: str = "the output differs from the exact result") -> Tensor:
+def judge_core(
+    subject: Any, inputs: CoreInputs, *, what: str = "the output differs from the exact result"
+) -> Tensor:
     """Run a core and hold its output against the oracle; return the output."""
     outcome = subject.run(inputs)
     exact, allowed = exact_core(subject, inputs)
@@ -120,7 +126,11 @@ def judge_core(subject: Any, inputs: CoreInputs, *, what: str = "the output diff
 
 
 def judge_layer(
-    subject: Any, inputs: LayerInputs, *, layer: Any = None, what: str = "the output differs from the exact result"
+    subject: Any,
+    inputs: LayerInputs,
+    *,
+    layer: Any = None,
+    what: str = "the output differs from the exact result",
 ) -> Tensor:
     """Run a layer and hold its output against the oracle; return the output."""
     outcome = layer.run(inputs) if layer is not None else subject.run_layer(inputs)

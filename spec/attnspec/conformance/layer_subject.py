@@ -32,7 +32,9 @@ LAYER_GRADIENTS = ("query", "key", "value")
 class LayerSubject:
     """A layer class (or a factory) under test."""
 
-    def __init__(self, declaration: Declaration, namespace: Mapping[str, Any], space: Space, *, name: str) -> None:
+    def __init__(
+        self, declaration: Declaration, namespace: Mapping[str, Any], space: Space, *, name: str
+    ) -> None:
         self.name, self.declaration, self.space = name, declaration, space
         self.namespace = dict(namespace)
         self.precision: Precision = precision(declaration.precision or "stored")
@@ -55,7 +57,9 @@ class LayerSubject:
         LastCall.given_sizes = names
         module: nn.Module = guarded(eval, self._new, {**HELPERS, **self.namespace, **names})
         if not isinstance(module, nn.Module):
-            raise SubjectError("returned", f"a {type(module).__name__} from its constructor, where a module is wanted")
+            raise SubjectError(
+                "returned", f"a {type(module).__name__} from its constructor, where a module is wanted"
+            )
         if "dropout" not in self._new.co_names:
             set_dropout(module, dropout)
         return undo(module, self.declaration)
@@ -89,9 +93,19 @@ class LayerSubject:
             weights = weights.replace(W_o=eye, b_o=None)
         if self._biases is None:
             n = {"heads": 2, "kv_heads": 2, "d_k": 2, **self.space.fixed}
-            module = self.construct(d_model=n["heads"] * n["d_k"], heads=n["heads"], kv_heads=n["kv_heads"], d_k=n["d_k"], d_v=n["d_k"])
+            module = self.construct(
+                d_model=n["heads"] * n["d_k"],
+                heads=n["heads"],
+                kv_heads=n["kv_heads"],
+                d_k=n["d_k"],
+                d_v=n["d_k"],
+            )
             self._biases = tuple(n for n in self.slots.present(module) if n.startswith("b_"))
-        drop = [n for n in ("b_q", "b_k", "b_v", "b_o") if n not in self._biases and getattr(weights, n) is not None]
+        drop = [
+            n
+            for n in ("b_q", "b_k", "b_v", "b_o")
+            if n not in self._biases and getattr(weights, n) is not None
+        ]
         return weights.replace(**dict.fromkeys(drop)) if drop else weights
 
     def build(self, weights: LayerWeights, *, dropout: float = 0.0, max_len: int = 64) -> "Layer":
@@ -138,25 +152,37 @@ class Layer:
             if getattr(inputs, name) is not None:
                 tensors[name] = getattr(inputs, name)
         for name in ("key", "value"):
-            if name in self.subject.declaration.arguments and name not in tensors and self._must_be_given(name):
+            if (
+                name in self.subject.declaration.arguments
+                and name not in tensors
+                and self._must_be_given(name)
+            ):
                 tensors[name] = inputs.key_input if name == "key" else inputs.value_input
         if self._shares_memory(tensors):
             tensors.pop("value")
         call = Caller(
-            self.subject.declaration, {**self.subject.namespace, "heads": self.weights.heads, "d_k": self.weights.d_k}, axes=LAYER_AXES
+            self.subject.declaration,
+            {**self.subject.namespace, "heads": self.weights.heads, "d_k": self.weights.d_k},
+            axes=LAYER_AXES,
         )
         return call(self.module, tensors, inputs, d=self.weights.d_k, want_weights=want_weights)
 
     def _must_be_given(self, name: str) -> bool:
         """Whether the call always takes this tensor (`forward(q, k, v)`)."""
         try:
-            parameter = inspect.signature(self.module.forward).parameters[self.subject.declaration.arguments[name]]
+            parameter = inspect.signature(self.module.forward).parameters[
+                self.subject.declaration.arguments[name]
+            ]
         except (KeyError, TypeError, ValueError):
             return False
         return parameter.default is parameter.empty
 
     def _shares_memory(self, tensors: Mapping[str, Tensor]) -> bool:
-        return "value" in tensors and "value" not in self.subject.declaration.arguments and self.subject.declaration.call is None
+        return (
+            "value" in tensors
+            and "value" not in self.subject.declaration.arguments
+            and self.subject.declaration.call is None
+        )
 
     def step(self, tokens: Tensor, cache: Any, **options: Any) -> tuple[Tensor, Any]:
         """Run a cached layer on some more tokens; return its output and the new cache.
@@ -165,10 +191,16 @@ class Layer:
             SubjectError: If it raises, or does not return an output and a cache.
         """
         names = self.subject.declaration.arguments
-        given = {names["query"]: tokens, names["cache"]: cache, **{names.get(n, n): v for n, v in options.items()}}
+        given = {
+            names["query"]: tokens,
+            names["cache"]: cache,
+            **{names.get(n, n): v for n, v in options.items()},
+        }
         result = guarded(self.module, **given)
         if not isinstance(result, tuple) or len(result) < 2:
-            raise SubjectError("returned", f"a {type(result).__name__}, where an output and a cache are wanted")
+            raise SubjectError(
+                "returned", f"a {type(result).__name__}, where an output and a cache are wanted"
+            )
         return result[0], result[1]
 
     def gradients(self, inputs: LayerInputs, upstream: Tensor) -> tuple[Outcome, dict[str, Tensor]]:
@@ -196,7 +228,11 @@ class CoreView:
         if self._mode == "self":
             features = features - {"cross"}
         self.space = replace(
-            layer.space, contract="core", features=features, embedded=self._mode != "separate", layouts=("contiguous",)
+            layer.space,
+            contract="core",
+            features=features,
+            embedded=self._mode != "separate",
+            layouts=("contiguous",),
         )
 
     def _embed(self, inputs: CoreInputs) -> tuple[LayerInputs, dict[str, str]]:
@@ -239,11 +275,14 @@ class CoreView:
         batch, heads, q_len, _ = inputs.query.shape
         if output.shape != (batch, q_len, heads * inputs.query.shape[-1]):
             raise SubjectError(
-                "returned", f"an output of shape {tuple(output.shape)}; expected {(batch, q_len, heads * inputs.query.shape[-1])}"
+                "returned",
+                f"an output of shape {tuple(output.shape)}; expected {(batch, q_len, heads * inputs.query.shape[-1])}",
             )
         return output.unflatten(-1, (heads, -1)).transpose(1, 2)
 
-    def gradients(self, inputs: CoreInputs, upstream: Tensor, *, wrt: tuple[str, ...]) -> tuple[Outcome, dict[str, Tensor]]:
+    def gradients(
+        self, inputs: CoreInputs, upstream: Tensor, *, wrt: tuple[str, ...]
+    ) -> tuple[Outcome, dict[str, Tensor]]:
         """Return the core's gradients, read from the layer's inputs or from its weights."""
         embedded, placed = self._embed(inputs)
         if "bias" in wrt:

@@ -10,7 +10,6 @@ from ..loading import Target, load_target
 from .profiles import Profile, profile
 from .results import ClauseResult
 
-
 MANY_FAILURES = 4
 
 
@@ -51,7 +50,6 @@ class LocalSession:
             SelfTestError: If the oracles disagree.
             TargetError: If the target cannot be used.
         """
-        import torch
 
         from .. import oracle
         from ..recognition import recognise
@@ -101,7 +99,11 @@ class LocalSession:
         if result.status == "failed":
             return replace(result, status="deviation", reason=reason)
         if result.status == "passed":
-            return replace(result, status="error", reason=f"declared to deviate ({reason}), but the clause holds: remove the deviation")
+            return replace(
+                result,
+                status="error",
+                reason=f"declared to deviate ({reason}), but the clause holds: remove the deviation",
+            )
         return result
 
     def call(self, what: str) -> Any:
@@ -149,8 +151,13 @@ def recognition_data(recognition: Any) -> dict[str, Any]:
         "causal": space.causal,
         "alignment": space.alignment,
         "precision": recognition.declaration.precision or "stored",
-        "findings": [{"topic": f.topic, "value": f.value, "how": f.how, "override": f.override} for f in recognition.findings],
-        "questions": [{"clause": q.clause, "text": q.text, "declare": q.declare} for q in recognition.questions],
+        "findings": [
+            {"topic": f.topic, "value": f.value, "how": f.how, "override": f.override}
+            for f in recognition.findings
+        ],
+        "questions": [
+            {"clause": q.clause, "text": q.text, "declare": q.declare} for q in recognition.questions
+        ],
         "absent": dict(recognition.absent),
         "deviations": dict(recognition.declaration.deviations),
         "declaration": recognition.declaration.as_dict(),

@@ -13,7 +13,20 @@ from .tensors import ALIVE, REVEALING
 
 # Sizes chosen so that nothing coincides by accident; coincidences have rows of their own.
 HEADS = ((3, 3), (4, 2), (2, 2), (6, 2), (1, 1), (6, 3), (4, 1))
-LENGTHS = ((5, 7), (4, 4), (7, 3), (1, 6), (17, 33), (6, 1), (16, 16), (1, 1), (33, 65), (64, 128), (9, 129), (32, 31))
+LENGTHS = (
+    (5, 7),
+    (4, 4),
+    (7, 3),
+    (1, 6),
+    (17, 33),
+    (6, 1),
+    (16, 16),
+    (1, 1),
+    (33, 65),
+    (64, 128),
+    (9, 129),
+    (32, 31),
+)
 SMALL_LENGTHS = ((5, 7), (4, 4), (7, 3), (1, 6), (6, 1), (2, 9))
 WIDTHS = ((5, 5), (3, 7), (8, 8), (2, 2), (16, 5), (64, 64), (1, 1), (7, 3))
 SMALL_WIDTHS = ((5, 5), (3, 7), (8, 8), (2, 2), (7, 3))
@@ -58,7 +71,13 @@ class Recipe:
         return cases().filter(lambda case: case is not None)  # type: ignore[return-value]
 
     def _options(self, space: Space) -> dict[str, Sequence[Any]]:
-        chosen = {"heads": HEADS, "lengths": SMALL_LENGTHS, "widths": SMALL_WIDTHS, "batch": BATCHES, **self.options}
+        chosen = {
+            "heads": HEADS,
+            "lengths": SMALL_LENGTHS,
+            "widths": SMALL_WIDTHS,
+            "batch": BATCHES,
+            **self.options,
+        }
         chosen.setdefault("dtype", ("float32",) if space.has("float32") else space.dtypes[:1])
         if space.contract != "core" and not space.embedded:
             chosen.setdefault("sources", space.sources)
@@ -67,7 +86,11 @@ class Recipe:
 
     def _case(self, space: Space, row: Mapping[str, Any], seed: int) -> Case | None:
         fields = dict(row)
-        for pair, names in (("heads", ("heads", "kv_heads")), ("lengths", ("q_len", "kv_len")), ("widths", ("d_k", "d_v"))):
+        for pair, names in (
+            ("heads", ("heads", "kv_heads")),
+            ("lengths", ("q_len", "kv_len")),
+            ("widths", ("d_k", "d_v")),
+        ):
             if pair in fields:
                 fields.update(zip(names, fields.pop(pair), strict=True))
         if fields.get("mask") is None:

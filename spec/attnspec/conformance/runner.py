@@ -83,8 +83,15 @@ def run_clause(clause: Clause, recognition: Any, profile: Profile, *, start: int
         WORST.reset(token)
     seconds = time.perf_counter() - began
     if examples == 0:
-        return ClauseResult(clause.name, "not applicable", reason=reasons[0] if reasons else "it is not about this contract", seconds=seconds)
-    return ClauseResult(clause.name, "passed", examples=examples, seconds=seconds, worst=max(worst, default=0.0))
+        return ClauseResult(
+            clause.name,
+            "not applicable",
+            reason=reasons[0] if reasons else "it is not about this contract",
+            seconds=seconds,
+        )
+    return ClauseResult(
+        clause.name, "passed", examples=examples, seconds=seconds, worst=max(worst, default=0.0)
+    )
 
 
 def bindings(clause: Clause, recognition: Any) -> Iterator[tuple[Check, Any]]:
@@ -95,7 +102,11 @@ def bindings(clause: Clause, recognition: Any) -> Iterator[tuple[Check, Any]]:
     for check in checks().get(clause.name, ()):
         if check.on == contract or (check.on == "layer" and contract == "cached"):
             yield check, recognition.subject
-        elif check.on == "core" and isinstance(recognition.subject, LayerSubject) and recognition.space.has("parameters"):
+        elif (
+            check.on == "core"
+            and isinstance(recognition.subject, LayerSubject)
+            and recognition.space.has("parameters")
+        ):
             yield check, recognition.subject.core_view()
 
 
@@ -107,7 +118,9 @@ def _run(check: Check, subject: Any, case: Case) -> None:
         raise SubjectError("parameters", str(error)) from error
 
 
-def run_check(check: Check, subject: Any, profile: Profile, *, start: int) -> tuple[int, tuple[Case, Trouble] | None, str]:
+def run_check(
+    check: Check, subject: Any, profile: Profile, *, start: int
+) -> tuple[int, tuple[Case, Trouble] | None, str]:
     """Run one check and return how many cases ran, the smallest trouble, and why none applied."""
     deadline = time.perf_counter() + profile.seconds * check.effort
     count, why = 0, ""
@@ -133,7 +146,9 @@ def run_check(check: Check, subject: Any, profile: Profile, *, start: int) -> tu
     return count, None, why
 
 
-def _random(check: Check, subject: Any, profile: Profile, *, start: int, deadline: float) -> tuple[int, tuple[Case, Trouble] | None]:
+def _random(
+    check: Check, subject: Any, profile: Profile, *, start: int, deadline: float
+) -> tuple[int, tuple[Case, Trouble] | None]:
     """Try random cases; Hypothesis makes a failure small."""
     count = 0
     last: list[tuple[Case, Trouble]] = []
@@ -169,7 +184,9 @@ def _kind(trouble: Trouble) -> str:
     return trouble.kind if isinstance(trouble, SubjectError) else "violation"
 
 
-def shrink(check: Check, subject: Any, case: Case, trouble: Trouble, profile: Profile) -> tuple[Case, Trouble]:
+def shrink(
+    check: Check, subject: Any, case: Case, trouble: Trouble, profile: Profile
+) -> tuple[Case, Trouble]:
     """Return the smallest case found below a failing one that fails in the same way."""
     if not profile.shrink:
         return case, trouble
@@ -225,7 +242,13 @@ def weight(case: Case) -> float:
     """Return how large a case is: its sizes, then its options."""
     sizes = case.batch + case.heads + case.q_len + case.kv_len + case.d_k + case.d_v
     options = sum(getattr(case, name) is not None for name in ("mask", "bias", "window", "softcap", "scale"))
-    return sizes + 2 * options + case.causal + (case.layout != "contiguous") + (case.values not in ("ones", "normal"))
+    return (
+        sizes
+        + 2 * options
+        + case.causal
+        + (case.layout != "contiguous")
+        + (case.values not in ("ones", "normal"))
+    )
 
 
 def describe(trouble: Trouble, case: Case) -> Failure:

@@ -20,9 +20,9 @@ class LastCall:
     function: Any = None
     again: Callable[[], Any] | None = None
     trouble: Exception | None = None
-    given: dict[str, Any] = {}  # noqa: RUF012 - replaced as a whole at each call
+    given: dict[str, Any] = {}
     state: dict[str, Tensor] | None = None
-    given_sizes: dict[str, Any] = {}  # noqa: RUF012 - likewise
+    given_sizes: dict[str, Any] = {}
 
 
 def literal(tensor: Tensor) -> str:
@@ -32,7 +32,11 @@ def literal(tensor: Tensor) -> str:
         values = values.double()
     text = pprint.pformat(values.tolist(), width=100, compact=True)
     text = text.replace("nan", 'float("nan")').replace("-inf", 'float("-inf")')
-    text = text if "inf" not in text.replace('float("-inf")', "") else text.replace("inf", 'float("inf")').replace('float("-float("inf")")', 'float("-inf")')
+    text = (
+        text
+        if "inf" not in text.replace('float("-inf")', "")
+        else text.replace("inf", 'float("inf")').replace('float("-float("inf")")', 'float("-inf")')
+    )
     shaped = f".reshape({tuple(tensor.shape)})" if tensor.numel() == 0 else ""
     return f"torch.tensor({text}, dtype={tensor.dtype}){shaped}"
 
@@ -65,7 +69,7 @@ def script_text(clause: Clause, failure: Failure, recognition: Any) -> str:
         "",
         f"{failure.what}",
         f"case: {failure.case}",
-        f'got {failure.got}, expected {failure.expected}, allowed error {failure.allowed}, at {failure.index}',
+        f"got {failure.got}, expected {failure.expected}, allowed error {failure.allowed}, at {failure.index}",
         '"""',
         "",
         "import torch",
@@ -79,14 +83,20 @@ def script_text(clause: Clause, failure: Failure, recognition: Any) -> str:
     lines += _call_lines(declaration, names)
     lines += ["print('output', output)"]
     if failure.index is not None and failure.expected is not None:
-        lines += [f"# The contract's axes have {failure.index} here; a layer's core is seen through identity or one-hot weights.", f"print('expected there', {failure.expected!r})"]
+        lines += [
+            f"# The contract's axes have {failure.index} here; a layer's core is seen through identity or one-hot weights.",
+            f"print('expected there', {failure.expected!r})",
+        ]
     return "\n".join(lines) + "\n"
 
 
 def _import_lines(name: str) -> list[str]:
     place, _, found = name.rpartition(":")
     if not place:
-        return [f"from attnspec import registry  # {name} is a registered implementation", f"target = registry().get({name!r}).target"]
+        return [
+            f"from attnspec import registry  # {name} is a registered implementation",
+            f"target = registry().get({name!r}).target",
+        ]
     if place.endswith(".py"):
         path = str(Path(place).resolve())
         return [
@@ -114,9 +124,13 @@ def _call_lines(declaration: Any, names: list[str]) -> list[str]:
         lines.append("layer.train()" if LastCall.function.training else "layer.eval()")
         called = "layer"
     if declaration.call is not None:
-        missing = [n for n in ("key", "value", "mask", "bias", "window", "softcap", "scale") if n not in names]
+        missing = [
+            n for n in ("key", "value", "mask", "bias", "window", "softcap", "scale") if n not in names
+        ]
         lines += [f"{n} = None" for n in missing] + [f"f = {called}", f"output = {declaration.call}"]
     else:
-        words = ", ".join(f"{declaration.arguments[name]}={name}" for name in names if name in declaration.arguments)
+        words = ", ".join(
+            f"{declaration.arguments[name]}={name}" for name in names if name in declaration.arguments
+        )
         lines.append(f"output = {called}({words})")
     return lines

@@ -71,7 +71,9 @@ class ProcessSession:
             self._start()
         except WorkerDied as death:
             self._worker = None
-            raise TargetError(f"{self._order['target']}: while it was loaded and tried, {death.how}{death.trail}") from None
+            raise TargetError(
+                f"{self._order['target']}: while it was loaded and tried, {death.how}{death.trail}"
+            ) from None
         assert self.recognised is not None
         return self.recognised
 
@@ -88,7 +90,12 @@ class ProcessSession:
         except WorkerDied as death:
             self._deaths += 1
             self._worker = None
-            failure = Failure(what=f"{death.how}{death.trail}", case="the process did not survive to say", raised="process ended", where=death.trail.strip() or None)
+            failure = Failure(
+                what=f"{death.how}{death.trail}",
+                case="the process did not survive to say",
+                raised="process ended",
+                where=death.trail.strip() or None,
+            )
             return ClauseResult(clause, "failed", failure=failure, examples=1)
         except WorkerError as error:
             return ClauseResult(clause, "error", reason=str(error))
@@ -111,7 +118,9 @@ class ProcessSession:
     def _start(self) -> None:
         self._worker = _Worker()
         self._worker.send(self._order)
-        answer = self._worker.wait("recognised", START_LIMIT if self.recognised is None else self._limit + 60, between=self._limit)
+        answer = self._worker.wait(
+            "recognised", START_LIMIT if self.recognised is None else self._limit + 60, between=self._limit
+        )
         self.recognised = {k: v for k, v in answer.items() if k != "kind"}
 
 
@@ -119,10 +128,16 @@ class _Worker:
     """One process and the thread that reads its answers."""
 
     def __init__(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PYTHONFAULTHANDLER": "1"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+            "PYTHONFAULTHANDLER": "1",
+        }
         # Nothing of the suite's own appears in the folder where a user happens to stand.
-        environment.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.path.join(tempfile.gettempdir(), "attnspec-hypothesis"))
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        environment.setdefault(
+            "HYPOTHESIS_STORAGE_DIRECTORY", os.path.join(tempfile.gettempdir(), "attnspec-hypothesis")
+        )
+        self._stderr = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "attnspec.conformance.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self._stderr, env=environment, start_new_session=True,
@@ -249,7 +264,11 @@ def innermost_line(text: str) -> str:
 
 
 def _as_error(answer: Mapping[str, Any]) -> AttnspecError:
-    place = f"\n  {answer['place']}" if answer.get("place") and str(answer["place"]) not in answer["message"] else ""
+    place = (
+        f"\n  {answer['place']}"
+        if answer.get("place") and str(answer["place"]) not in answer["message"]
+        else ""
+    )
     text = f"{answer['message']}{place}"
     if answer["internal"]:
         return WorkerError(f"attnspec itself failed; please report this:\n{text}")

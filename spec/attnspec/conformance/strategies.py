@@ -25,7 +25,14 @@ BLOCK_SIZES = tuple(n + step for n in (16, 32, 64, 128) for step in (-1, 0, 1))
 
 
 @st.composite
-def axis_sizes(draw: st.DrawFn, names: tuple[str, ...], *, largest: int = 9, blocks: bool = False, fixed: Mapping[str, int] | None = None) -> Sizes:
+def axis_sizes(
+    draw: st.DrawFn,
+    names: tuple[str, ...],
+    *,
+    largest: int = 9,
+    blocks: bool = False,
+    fixed: Mapping[str, int] | None = None,
+) -> Sizes:
     """Draw one size for each axis name; products of the vocabulary hold.
 
     Args:
@@ -48,7 +55,9 @@ def axis_sizes(draw: st.DrawFn, names: tuple[str, ...], *, largest: int = 9, blo
         if name in sizes:
             continue
         small = st.integers(max(1, least.get(name, 1)), largest)
-        sizes[name] = draw(st.one_of(small, st.sampled_from(BLOCK_SIZES)) if blocks and name.endswith("len") else small)
+        sizes[name] = draw(
+            st.one_of(small, st.sampled_from(BLOCK_SIZES)) if blocks and name.endswith("len") else small
+        )
     return sizes
 
 
@@ -62,11 +71,21 @@ def _split(draw: st.DrawFn, product: int, factors: tuple[str, ...], given: Mappi
         rest //= found[name]
     found.update(dict.fromkeys(open_[-1:], rest))
     if math.prod(found.values()) != product:
-        raise ValueError(f"axis_sizes: the factors {', '.join(factors)} must multiply to {product}; got {found}")
+        raise ValueError(
+            f"axis_sizes: the factors {', '.join(factors)} must multiply to {product}; got {found}"
+        )
     return found
 
 
-def tensor_of(argument: Argument, sizes: Mapping[str, int], *, values: str, layout: str, generator: Generator, dtype: torch.dtype) -> Tensor:
+def tensor_of(
+    argument: Argument,
+    sizes: Mapping[str, int],
+    *,
+    values: str,
+    layout: str,
+    generator: Generator,
+    dtype: torch.dtype,
+) -> Tensor:
     """Build one tensor for an annotated argument.
 
     Raises:
@@ -75,7 +94,11 @@ def tensor_of(argument: Argument, sizes: Mapping[str, int], *, values: str, layo
     shape = tuple(_size_of(word, sizes) for word in argument.dims)
     if argument.kind == "Bool":
         return torch.rand(shape, generator=generator) < 0.6
-    return LAYOUTS[layout](VALUES[values](shape, generator).to(dtype)) if len(shape) >= 3 else VALUES[values](shape, generator).to(dtype)
+    return (
+        LAYOUTS[layout](VALUES[values](shape, generator).to(dtype))
+        if len(shape) >= 3
+        else VALUES[values](shape, generator).to(dtype)
+    )
 
 
 def _size_of(word: str, sizes: Mapping[str, int]) -> int:
@@ -101,18 +124,29 @@ def arguments(draw: st.DrawFn, function: Callable[..., Any], *, dtype: torch.dty
         Keyword arguments; shared axis names have shared sizes.
     """
     tensors, _ = read_signature(function)
-    words = " ".join(str(a) for a in tensors).replace("#", " ").replace("*", " ").replace("{", " ").replace("}", " ").split()
+    words = (
+        " ".join(str(a) for a in tensors)
+        .replace("#", " ")
+        .replace("*", " ")
+        .replace("{", " ")
+        .replace("}", " ")
+        .split()
+    )
     names = tuple(dict.fromkeys(w for w in words if not w.isdigit()))
     sizes = draw(axis_sizes(names, largest=largest, fixed=fixed))
     values = draw(st.sampled_from(tuple(VALUES)))
     layout = draw(st.sampled_from(tuple(LAYOUTS)))
     generator = Generator().manual_seed(draw(st.integers(0, 2**31 - 1)))
-    return {a.name: tensor_of(a, sizes, values=values, layout=layout, generator=generator, dtype=dtype) for a in tensors}
+    return {
+        a.name: tensor_of(a, sizes, values=values, layout=layout, generator=generator, dtype=dtype)
+        for a in tensors
+    }
 
 
 def core_cases(space: Space | None = None, **options: Any) -> st.SearchStrategy[Case]:
     """Return cases for a core: every feature by itself, or as given in `options` (see `Recipe`)."""
     everything = Space(
-        features=frozenset({"mask", "bias", "window", "softcap", "scale", "grouped", "cross", "value_width"}), causal="flag"
+        features=frozenset({"mask", "bias", "window", "softcap", "scale", "grouped", "cross", "value_width"}),
+        causal="flag",
     )
     return Recipe({**GENERAL, "values": REVEALING, **options}).strategy(space or everything)

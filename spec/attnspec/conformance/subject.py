@@ -110,10 +110,14 @@ class Caller:
         self.axes = axes
         self._namespace = dict(namespace)
         self._code = compile(declaration.call, "<declared call>", "eval") if declaration.call else None
-        self.takes = frozenset(names_of(self._code)) if self._code is not None else frozenset(declaration.arguments)
+        self.takes = (
+            frozenset(names_of(self._code)) if self._code is not None else frozenset(declaration.arguments)
+        )
         if declaration.arguments:
             self.takes -= {name for name in ("mask", "padding") if name not in declaration.arguments}
-        self._output = compile(declaration.output, "<declared output>", "eval") if declaration.output else None
+        self._output = (
+            compile(declaration.output, "<declared output>", "eval") if declaration.output else None
+        )
         weights = declaration.returned_weights
         self._weights = compile(weights, "<declared weights>", "eval") if weights else None
 
@@ -142,7 +146,11 @@ class Caller:
             handed["bias"] = given["bias"] = inputs.bias
         for name in ("causal", "window", "softcap", "scale"):
             value = getattr(inputs, name)
-            if value is not None and value is not False and not (name == "causal" and self.declaration.causal == "always"):
+            if (
+                value is not None
+                and value is not False
+                and not (name == "causal" and self.declaration.causal == "always")
+            ):
                 given[name] = value
         if dropout:
             given["dropout"] = dropout
@@ -156,7 +164,9 @@ class Caller:
         show_changes(owned, given)
         output = self._pick_output(taken[-1] if taken else result)
         weights = self._pick_weights(result) if want_weights else None
-        return Outcome(self._restore(output).cpu(), None if weights is None else weights.cpu(), output, handed)
+        return Outcome(
+            self._restore(output).cpu(), None if weights is None else weights.cpu(), output, handed
+        )
 
     def _arrange(self, tensor: Tensor) -> Tensor:
         layout = self.declaration.layout
@@ -169,7 +179,9 @@ class Caller:
         if layout is None or layout == self.axes:
             return output
         if output.dim() != len(layout.split()):
-            raise SubjectError("returned", f"an output of shape {tuple(output.shape)}, where {layout!r} is declared")
+            raise SubjectError(
+                "returned", f"an output of shape {tuple(output.shape)}, where {layout!r} is declared"
+            )
         return rearrange(output, f"{to_einops(layout)} -> {to_einops(self.axes)}")
 
     def _masks(self, inputs: Options, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -178,7 +190,9 @@ class Caller:
         assert mask is not None
         dtype = tensors["query"].dtype
         if mask.dim() not in (2, 4) and (declared.mask_shape or "padding" in self.takes):
-            raise NotApplicable(f"its mask is brought into the axes {declared.mask_shape or 'batch kv_len'!r}")
+            raise NotApplicable(
+                f"its mask is brought into the axes {declared.mask_shape or 'batch kv_len'!r}"
+            )
         if "padding" not in self.takes:
             shaped = self._shape_mask(mask, declared.mask_shape, tensors)
             return {"mask": convert_mask(shaped, declared, dtype)}
@@ -189,11 +203,15 @@ class Caller:
             rest, kept = whole, None
         if kept is not None:
             padding = self._shape_mask(kept, "batch kv_len", tensors)
-            found["padding"] = convert_mask(padding, declared.replace(mask=declared.padding or "blocked", mask_dtype="bool"), dtype)
+            found["padding"] = convert_mask(
+                padding, declared.replace(mask=declared.padding or "blocked", mask_dtype="bool"), dtype
+            )
         if kept is None or not bool(rest.all()):
             if "mask" not in self.takes:
                 raise NotApplicable("its mask is over batch and keys alone")
-            found["mask"] = convert_mask(self._shape_mask(rest, declared.mask_shape, tensors), declared, dtype)
+            found["mask"] = convert_mask(
+                self._shape_mask(rest, declared.mask_shape, tensors), declared, dtype
+            )
         return found
 
     def _shape_mask(self, mask: Tensor, forms: str | None, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -219,17 +237,36 @@ class Caller:
         if query.dim() == 4:
             heads, kv_heads = query.shape[1], key.shape[1]
             sizes |= {"heads": heads, "kv_heads": kv_heads, "group": heads // max(kv_heads, 1)}
-            return sizes | {"d_k": query.shape[-1], "d_v": value.shape[-1], "d_model": heads * query.shape[-1]}
+            return sizes | {
+                "d_k": query.shape[-1],
+                "d_v": value.shape[-1],
+                "d_model": heads * query.shape[-1],
+            }
         heads = int(self._namespace.get("heads", 1))
-        return sizes | {"heads": heads, "d_model": query.shape[-1], "d_k": int(self._namespace.get("d_k", query.shape[-1] // max(heads, 1)))}
+        return sizes | {
+            "heads": heads,
+            "d_model": query.shape[-1],
+            "d_k": int(self._namespace.get("d_k", query.shape[-1] // max(heads, 1))),
+        }
 
     def _invoke(self, function: Any, given: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
         if self._code is not None:
-            lost = [name for name in given if name not in self.takes and name not in ("query", "key", "value")]
+            lost = [
+                name for name in given if name not in self.takes and name not in ("query", "key", "value")
+            ]
             if lost:
                 raise NotApplicable(f"its call takes no {lost[0]}")
             names = dict.fromkeys(("key", "value", "mask", "padding", "bias", "window", "softcap", "scale"))
-            bound = {**HELPERS, **sizes, **names, "causal": False, "dropout": 0.0, "return_weights": False, **given, "f": function}
+            bound = {
+                **HELPERS,
+                **sizes,
+                **names,
+                "causal": False,
+                "dropout": 0.0,
+                "return_weights": False,
+                **given,
+                "f": function,
+            }
             if bound["key"] is None and "query" in bound:
                 bound["key"] = bound["query"]
             if bound["value"] is None:
@@ -255,7 +292,13 @@ class Caller:
 
 
 # What a declared expression may use beside the contract's names and those of the user's module.
-HELPERS: dict[str, Any] = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "SimpleNamespace": SimpleNamespace, "deepcopy": deepcopy}
+HELPERS: dict[str, Any] = {
+    "torch": torch,
+    "nn": torch.nn,
+    "F": torch.nn.functional,
+    "SimpleNamespace": SimpleNamespace,
+    "deepcopy": deepcopy,
+}
 
 
 def names_of(code: CodeType) -> set[str]:
@@ -281,7 +324,9 @@ def tapped(function: Any, path: str | None) -> Iterator[list[Any]]:
     if path in (None, "none") or not isinstance(function, torch.nn.Module):
         yield taken
         return
-    handle = function.get_submodule(path).register_forward_hook(lambda module, args, result: taken.append(result))
+    handle = function.get_submodule(path).register_forward_hook(
+        lambda module, args, result: taken.append(result)
+    )
     try:
         yield taken
     finally:
@@ -307,7 +352,9 @@ def first_tensor(result: Any) -> Tensor | None:
     return members[0] if members and isinstance(members[0], Tensor) else None
 
 
-def bind_arguments(function: Any, arguments: Mapping[str, str], given: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def bind_arguments(
+    function: Any, arguments: Mapping[str, str], given: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
     """Return positional and keyword arguments for the user's parameter names."""
     missing = [name for name in given if name not in arguments]
     if missing:
@@ -356,7 +403,15 @@ def convert_mask(mask: Tensor, declaration: Declaration, dtype: torch.dtype) -> 
 class CoreSubject:
     """A core function under test."""
 
-    def __init__(self, function: Any, declaration: Declaration, namespace: Mapping[str, Any], space: Space, *, name: str) -> None:
+    def __init__(
+        self,
+        function: Any,
+        declaration: Declaration,
+        namespace: Mapping[str, Any],
+        space: Space,
+        *,
+        name: str,
+    ) -> None:
         self.name, self.function, self.declaration, self.space = name, function, declaration, space
         self.precision: Precision = precision(declaration.precision or "stored")
         self._call = Caller(declaration, namespace, axes=CORE_AXES)
@@ -370,15 +425,26 @@ class CoreSubject:
         """
         tensors = {"query": inputs.query, "key": inputs.key, "value": inputs.value}
         return self._call(
-            self.function, tensors, inputs, d=inputs.query.shape[-1], want_weights=want_weights, dropout=dropout
+            self.function,
+            tensors,
+            inputs,
+            d=inputs.query.shape[-1],
+            want_weights=want_weights,
+            dropout=dropout,
         )
 
-    def gradients(self, inputs: CoreInputs, upstream: Tensor, *, wrt: tuple[str, ...]) -> tuple[Outcome, dict[str, Tensor]]:
+    def gradients(
+        self, inputs: CoreInputs, upstream: Tensor, *, wrt: tuple[str, ...]
+    ) -> tuple[Outcome, dict[str, Tensor]]:
         """Call the core and return the gradients of the named tensors for one upstream gradient."""
         leaves = {name: getattr(inputs, name).detach().requires_grad_() for name in wrt}
         outcome = self.run(inputs.replace(**leaves))
         if not outcome.output.requires_grad:
             raise SubjectError("returned", "an output that is cut off from the graph: no gradient can flow")
-        found = guarded(torch.autograd.grad, outcome.output, list(leaves.values()), upstream, allow_unused=True)
-        filled = (torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves.values(), found, strict=True))
+        found = guarded(
+            torch.autograd.grad, outcome.output, list(leaves.values()), upstream, allow_unused=True
+        )
+        filled = (
+            torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves.values(), found, strict=True)
+        )
         return outcome, dict(zip(leaves, filled, strict=True))

@@ -94,7 +94,11 @@ ALIVE = tuple(name for name in MASKS if name not in ("dead", "nothing"))
 
 def _strided(t: Tensor) -> Tensor:
     """Heads and positions swapped in memory, as `view` then `transpose` leaves a projection."""
-    return t.transpose(1, 2).contiguous().transpose(1, 2) if t.dim() == 4 else t.transpose(0, 1).contiguous().transpose(0, 1)
+    return (
+        t.transpose(1, 2).contiguous().transpose(1, 2)
+        if t.dim() == 4
+        else t.transpose(0, 1).contiguous().transpose(0, 1)
+    )
 
 
 def _sliced(t: Tensor) -> Tensor:

@@ -52,7 +52,6 @@ class Channel:
             self._last = now
             self.answer("beat")
 
-
     def _end_copy(self) -> None:
         """End here if the code under test made this process by a fork and let it come back."""
         if os.getpid() != self._process:
@@ -126,7 +125,12 @@ def explain(error: BaseException) -> dict[str, Any]:
         import traceback
 
         text = "".join(traceback.format_exception(error))
-    return {"type": type(error).__name__, "message": text, "internal": mine, "place": str(place) if place else ""}
+    return {
+        "type": type(error).__name__,
+        "message": text,
+        "internal": mine,
+        "place": str(place) if place else "",
+    }
 
 
 if __name__ == "__main__":

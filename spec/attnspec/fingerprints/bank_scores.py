@@ -53,7 +53,7 @@ def _cap_masked(x: CoreInputs) -> Tensor | None:
         return None
     from .builder import forbid
 
-    plain = lambda x, raw: _plus(x, raw * x.factor)  # noqa: E731
+    plain = lambda x, raw: _plus(x, raw * x.factor)
     return attend(x, logits=plain, block=lambda x, s: cap(x, forbid(x, s)))
 
 

@@ -52,6 +52,8 @@ def require_agreement() -> float:
         difference = float((left - right).abs().max()) if left.numel() else 0.0
         # Fewer than 2**10 roundings of numbers below 2**3 lie between the two.
         if left.shape != right.shape or not difference <= 2**13 * torch.finfo(torch.float64).eps:
-            raise SelfTestError(f"the two oracles differ by {difference:.3g}; the suite is at fault, please report it")
+            raise SelfTestError(
+                f"the two oracles differ by {difference:.3g}; the suite is at fault, please report it"
+            )
         worst = max(worst, difference)
     return worst

@@ -26,7 +26,9 @@ def attend_row(query: Vector, keys: list[Vector], values: list[Vector], *, scale
         return [0.0] * width
     powers = [math.exp(logit - top) for logit in logits]
     total = math.fsum(powers)
-    return [math.fsum(p / total * value[d] for p, value in zip(powers, values, strict=True)) for d in range(width)]
+    return [
+        math.fsum(p / total * value[d] for p, value in zip(powers, values, strict=True)) for d in range(width)
+    ]
 
 
 def _at(tensor_: Tensor | None, where: tuple[int, int, int, int], default: float | bool) -> float | bool:
@@ -75,7 +77,13 @@ def core(inputs: CoreInputs) -> Tensor:
 def linear(rows: list[Vector], weight: list[Vector], bias: Vector | None) -> list[Vector]:
     """Apply one projection, row by row."""
     shifts = [0.0] * len(weight) if bias is None else bias
-    return [[math.fsum([*(a * b for a, b in zip(row, w, strict=True)), s]) for w, s in zip(weight, shifts, strict=True)] for row in rows]
+    return [
+        [
+            math.fsum([*(a * b for a, b in zip(row, w, strict=True)), s])
+            for w, s in zip(weight, shifts, strict=True)
+        ]
+        for row in rows
+    ]
 
 
 def layer(inputs: LayerInputs) -> Tensor:
@@ -88,7 +96,9 @@ def layer(inputs: LayerInputs) -> Tensor:
         shifts = None if bias is None else bias.double().tolist()
         width = len(matrix) // count
         flat = [linear(sample, matrix, shifts) for sample in rows.double().tolist()]
-        split = [[[row[h * width : (h + 1) * width] for row in sample] for h in range(count)] for sample in flat]
+        split = [
+            [[row[h * width : (h + 1) * width] for row in sample] for h in range(count)] for sample in flat
+        ]
         return tensor(split, dtype=float64).reshape(rows.shape[0], count, rows.shape[1], width)
 
     mixed = core(

@@ -66,7 +66,11 @@ def core(inputs: CoreInputs) -> CoreResult:
     weights = run(stages.normalise, masked)
     # A forbidden NaN or infinity must not matter, and zero times it would.
     finite = value if bool(torch.isfinite(value).all()) else None
-    output = run(stages.aggregate_values, weights, value) if finite is not None else _mix_visible(weights, value, visible)
+    output = (
+        run(stages.aggregate_values, weights, value)
+        if finite is not None
+        else _mix_visible(weights, value, visible)
+    )
     steps["aggregate_values"] = output
     return CoreResult(output=output, weights=weights, logits=logits, visible=visible, steps=steps)
 

@@ -96,7 +96,11 @@ def render_table(trace: Trace, *, width: int | None = None) -> RenderableType:
         style = "bold red" if number == guilty or row.error else "dim" if row.side else None
         found = cells(row)
         if narrow:
-            found = (*found[:3], "; ".join(str(t) for t in row.outputs) if row.error is None else "✗", *found[4:])
+            found = (
+                *found[:3],
+                "; ".join(str(t) for t in row.outputs) if row.error is None else "✗",
+                *found[4:],
+            )
         table.add_row(*(Text(found[i]) for i in kept), style=style)
     parts: list[RenderableType] = [table]
     if trace.contract:

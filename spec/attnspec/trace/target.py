@@ -54,7 +54,15 @@ def trace_input(text: str, declared: Declaration, expression: str) -> Trace:
     target = load_target(text)
     runs = []
     for sizes in prime_sizes():
-        names = {**target.namespace, **sizes, "torch": torch, "bias": True, "dropout": 0.0, "max_len": 64, "_target": target.object}
+        names = {
+            **target.namespace,
+            **sizes,
+            "torch": torch,
+            "bias": True,
+            "dropout": 0.0,
+            "max_len": 64,
+            "_target": target.object,
+        }
         try:
             made = eval(declared.new, names) if declared.new else target.object
             called: Any = made() if inspect.isclass(made) else copy.deepcopy(made)
@@ -105,7 +113,9 @@ def trace_recognised(
 def _run(recognition: Any, sizes: Mapping[str, int], fields: dict[str, Any]) -> Run | None:
     subject, space = recognition.subject, recognition.space
     dtype = "float64" if "float64" in space.dtypes else space.dtypes[0]
-    known: dict[str, Any] = {k: v for k, v in sizes.items() if k in ("batch", "heads", "kv_heads", "q_len", "kv_len", "d_k", "d_v")}
+    known: dict[str, Any] = {
+        k: v for k, v in sizes.items() if k in ("batch", "heads", "kv_heads", "q_len", "kv_len", "d_k", "d_v")
+    }
     case = space.fit(Case(**known, dtype=dtype, seed=5, **{k: v for k, v in fields.items() if v is not None}))
     if case is None:
         return None

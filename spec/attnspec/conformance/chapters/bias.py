@@ -13,17 +13,26 @@ from .grouped import judge_gradients
 WITH = {"bias": BIAS_AXES}
 
 
-@check("bias.value", Recipe({**WITH, "lengths": ((5, 7), (4, 4), (1, 6), (17, 33), (6, 1)), "values": ("normal", "scaled")}))
+@check(
+    "bias.value",
+    Recipe({**WITH, "lengths": ((5, 7), (4, 4), (1, 6), (17, 33), (6, 1)), "values": ("normal", "scaled")}),
+)
 def check_value(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, case.core_inputs(), what="an output with a bias differs from the exact result")
 
 
-@check("bias.unscaled", Recipe({**WITH, "scale": (None, 0.25, 3.0, -0.5, 0.0), "widths": ((16, 5), (5, 3), (9, 9))}))
+@check(
+    "bias.unscaled",
+    Recipe({**WITH, "scale": (None, 0.25, 3.0, -0.5, 0.0), "widths": ((16, 5), (5, 3), (9, 9))}),
+)
 def check_unscaled(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, case.core_inputs(), what="the bias is scaled together with the scores")
 
 
-@check("bias.with_mask", Recipe({**WITH, "mask": ALIVE, "causal": (False, True), "mask_axes": ("bhqk", "qk", "bk", "hqk")}))
+@check(
+    "bias.with_mask",
+    Recipe({**WITH, "mask": ALIVE, "causal": (False, True), "mask_axes": ("bhqk", "qk", "bk", "hqk")}),
+)
 def check_with_mask(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, case.core_inputs(), what="a bias together with a mask gives a wrong output")
 
@@ -34,7 +43,9 @@ def check_gradient(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     if not bool(oracle.core(inputs).visible.any(-1).all()):
         raise NotApplicable("a row sees nothing")
-    upstream = torch.randn(case.batch, case.heads, case.q_len, case.d_v, generator=case.generator(8), dtype=torch.float64)
+    upstream = torch.randn(
+        case.batch, case.heads, case.q_len, case.d_v, generator=case.generator(8), dtype=torch.float64
+    )
     upstream = upstream.to(case.torch_dtype)
     _, found = subject.gradients(inputs, upstream, wrt=("bias",))
     judge_gradients(subject, inputs, upstream, found)

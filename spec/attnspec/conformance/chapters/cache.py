@@ -9,7 +9,12 @@ from ..check import check
 from ..failures import Violation
 from ..recipes import Recipe
 
-LENGTHS = {"lengths": ((7, 7), (4, 4), (9, 9), (2, 2), (17, 17), (33, 33)), "batch": (1, 2, 3), "values": ("normal",), "causal": (True,)}
+LENGTHS = {
+    "lengths": ((7, 7), (4, 4), (9, 9), (2, 2), (17, 17), (33, 33)),
+    "batch": (1, 2, 3),
+    "values": ("normal",),
+    "causal": (True,),
+}
 SPLITS = ((1, 2), (2, 1), (3, 1, 1), (1, 1, 5), (4, 4), (2, 3, 2), (16, 1), (1, 16), (5,))
 
 
@@ -51,7 +56,9 @@ def judge_split(subject, case, sizes, *, what, **options):  # type: ignore[no-un
 
 @check("cache.whole", Recipe(LENGTHS), on="cached")
 def check_whole(subject, case):  # type: ignore[no-untyped-def]
-    judge_split(subject, case, [case.q_len], what="one pass with an empty cache differs from the exact causal layer")
+    judge_split(
+        subject, case, [case.q_len], what="one pass with an empty cache differs from the exact causal layer"
+    )
 
 
 @check("cache.split", Recipe(LENGTHS), on="cached", effort=2)
@@ -62,7 +69,9 @@ def check_split(subject, case):  # type: ignore[no-untyped-def]
 
 @check("cache.one_by_one", Recipe({**LENGTHS, "lengths": ((7, 7), (4, 4), (9, 9), (2, 2))}), on="cached")
 def check_one_by_one(subject, case):  # type: ignore[no-untyped-def]
-    judge_split(subject, case, [1] * case.q_len, what="token by token the output differs from that of one pass")
+    judge_split(
+        subject, case, [1] * case.q_len, what="token by token the output differs from that of one pass"
+    )
 
 
 @check("cache.unchanged", Recipe({**LENGTHS, "lengths": ((7, 7), (4, 4), (9, 9))}), on="cached")
@@ -86,10 +95,17 @@ def check_samples(subject, case):  # type: ignore[no-untyped-def]
     _, allowed = exact_whole(subject, inputs)
     for b in range(case.batch):
         alone, _ = decode(layer, inputs.replace(query=inputs.query[b : b + 1]), sizes)
-        judge.require_within(alone, together[b : b + 1].double(), allowed[b : b + 1] * 2, what="a sample decodes differently in a batch")
+        judge.require_within(
+            alone,
+            together[b : b + 1].double(),
+            allowed[b : b + 1] * 2,
+            what="a sample decodes differently in a batch",
+        )
 
 
-@check("cache.lengths", Recipe({**LENGTHS, "batch": (2, 3), "lengths": ((7, 7), (4, 4), (9, 9))}), on="cached")
+@check(
+    "cache.lengths", Recipe({**LENGTHS, "batch": (2, 3), "lengths": ((7, 7), (4, 4), (9, 9))}), on="cached"
+)
 def check_lengths(subject, case):  # type: ignore[no-untyped-def]
     """A prompt padded on the right to the longest, with its true length, then a common step."""
     inputs = subject.layer_inputs(case)
@@ -103,34 +119,56 @@ def check_lengths(subject, case):  # type: ignore[no-untyped-def]
         alone = inputs.replace(query=rows)
         exact, allowed = exact_whole(subject, alone)
         judge.require_within(
-            got[b : b + 1], exact.output[:, length:], allowed[:, length:], what=f"a sample of length {length} padded to {prompt} decodes differently than alone"
+            got[b : b + 1],
+            exact.output[:, length:],
+            allowed[:, length:],
+            what=f"a sample of length {length} padded to {prompt} decodes differently than alone",
         )
 
 
-WINDOWED = {**LENGTHS, "lengths": ((3, 3), (4, 4), (5, 5), (8, 8), (9, 9)), "window": ((2, 0), (3, 0), (1, -1), (0, 0))}
+WINDOWED = {
+    **LENGTHS,
+    "lengths": ((3, 3), (4, 4), (5, 5), (8, 8), (9, 9)),
+    "window": ((2, 0), (3, 0), (1, -1), (0, 0)),
+}
 
 
 @check("cache.window", Recipe(WINDOWED), on="cached", effort=2)
 def check_window(subject, case):  # type: ignore[no-untyped-def]
     sizes = split_of(case.q_len, case.seed)
-    judge_split(subject, case, sizes, window=case.window, what=f"with a window of {case.window}, in steps of {sizes}, the output differs from that of one pass")
+    judge_split(
+        subject,
+        case,
+        sizes,
+        window=case.window,
+        what=f"with a window of {case.window}, in steps of {sizes}, the output differs from that of one pass",
+    )
 
 
 @check("cache.window_whole", Recipe(WINDOWED), on="cached")
 def check_window_whole(subject, case):  # type: ignore[no-untyped-def]
-    judge_split(subject, case, [case.q_len], window=case.window, what="one windowed pass differs from the exact layer")
+    judge_split(
+        subject, case, [case.q_len], window=case.window, what="one windowed pass differs from the exact layer"
+    )
 
 
 @check("cache.grouped", Recipe({**LENGTHS, "heads": ((4, 2), (6, 2), (3, 1))}), on="cached")
 def check_grouped(subject, case):  # type: ignore[no-untyped-def]
-    judge_split(subject, case, split_of(case.q_len, case.seed), what="with fewer key/value heads a split differs from one pass")
+    judge_split(
+        subject,
+        case,
+        split_of(case.q_len, case.seed),
+        what="with fewer key/value heads a split differs from one pass",
+    )
 
 
 @check("cache.gradient", Recipe({**LENGTHS, "lengths": ((4, 4), (7, 7)), "dtype": ("float64",)}), on="cached")
 def check_gradient(subject, case):  # type: ignore[no-untyped-def]
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)
-    upstream = torch.randn(case.batch, case.q_len, case.d_model, generator=case.generator(8), dtype=torch.float64)
+    upstream = torch.randn(
+        case.batch, case.q_len, case.d_model, generator=case.generator(8), dtype=torch.float64
+    )
     gradients = []
     for sizes in ([case.q_len], split_of(case.q_len, case.seed)):
         query = inputs.query.detach().requires_grad_()
@@ -139,18 +177,35 @@ def check_gradient(subject, case):  # type: ignore[no-untyped-def]
     from ..bound_gradient import layer_gradient_bounds
 
     causal = inputs.replace(causal=True)
-    allowed = layer_gradient_bounds(causal, oracle.layer(causal), upstream, judge.roundoffs_for(subject, torch.float64))
-    judge.require_within(gradients[1], gradients[0], allowed["query"] * 2, what="the gradient through a split differs from that of one pass")
+    allowed = layer_gradient_bounds(
+        causal, oracle.layer(causal), upstream, judge.roundoffs_for(subject, torch.float64)
+    )
+    judge.require_within(
+        gradients[1],
+        gradients[0],
+        allowed["query"] * 2,
+        what="the gradient through a split differs from that of one pass",
+    )
 
 
-@check("cache.dtype", Recipe({**LENGTHS, "dtype": ("float64", "bfloat16", "float16"), "lengths": ((4, 4), (7, 7))}), on="cached")
+@check(
+    "cache.dtype",
+    Recipe({**LENGTHS, "dtype": ("float64", "bfloat16", "float16"), "lengths": ((4, 4), (7, 7))}),
+    on="cached",
+)
 def check_dtype(subject, case):  # type: ignore[no-untyped-def]
     inputs = subject.layer_inputs(case)
     got, _ = decode(subject.build(inputs.weights), inputs, split_of(case.q_len, case.seed))
     if got.dtype != case.torch_dtype:
-        raise Violation("the output of a step does not have the dtype of its input", got=str(got.dtype), expected=case.dtype)
+        raise Violation(
+            "the output of a step does not have the dtype of its input",
+            got=str(got.dtype),
+            expected=case.dtype,
+        )
     exact, allowed = exact_whole(subject, inputs)
-    judge.require_within(got, exact.output, allowed, what=f"in {case.dtype} a split is further off than rounding explains")
+    judge.require_within(
+        got, exact.output, allowed, what=f"in {case.dtype} a split is further off than rounding explains"
+    )
 
 
 @check("cache.empty_step", Recipe({**LENGTHS, "lengths": ((4, 4), (7, 7))}), on="cached")

@@ -20,26 +20,48 @@ def check_value(subject, case):  # type: ignore[no-untyped-def]
 
 @check("causal.value", Recipe({**ON, "lengths": ((4, 4), (5, 5), (1, 1), (17, 17))}), on="layer")
 def check_layer_value(subject, case):  # type: ignore[no-untyped-def]
-    judge.judge_layer(subject, subject.layer_inputs(case), what="a causal output differs from the exact result")
-
-
-@check("causal.alignment", Recipe({**ON, "lengths": ((3, 7), (7, 3), (1, 6), (6, 1), (2, 5), (33, 65), (40, 9))}))
-def check_alignment(subject, case):  # type: ignore[no-untyped-def]
-    judge.judge_core(
-        subject, case.core_inputs(), what=f"with different lengths the causal mask is not aligned {case.alignment}"
+    judge.judge_layer(
+        subject, subject.layer_inputs(case), what="a causal output differs from the exact result"
     )
 
 
-@check("causal.dead_row", Recipe({**ON, "lengths": ((7, 3), (6, 1), (5, 2), (40, 9))}, keep=lambda case: case.q_len > case.kv_len and case.alignment == "lower_right"))
+@check(
+    "causal.alignment", Recipe({**ON, "lengths": ((3, 7), (7, 3), (1, 6), (6, 1), (2, 5), (33, 65), (40, 9))})
+)
+def check_alignment(subject, case):  # type: ignore[no-untyped-def]
+    judge.judge_core(
+        subject,
+        case.core_inputs(),
+        what=f"with different lengths the causal mask is not aligned {case.alignment}",
+    )
+
+
+@check(
+    "causal.dead_row",
+    Recipe(
+        {**ON, "lengths": ((7, 3), (6, 1), (5, 2), (40, 9))},
+        keep=lambda case: case.q_len > case.kv_len and case.alignment == "lower_right",
+    ),
+)
 def check_dead_row(subject, case):  # type: ignore[no-untyped-def]
     """With more queries than keys, aligned lower right, the first queries see nothing."""
     got = subject.run(case.core_inputs()).output.detach()[:, :, : case.q_len - case.kv_len]
     if bool((got != 0).any()):
         index = tuple(int(i) for i in (got != 0).nonzero()[0])
-        raise Violation("a query before every key does not give zeros", got=float(got[index]), expected=0.0, allowed=0.0, index=index, wrong=got)
+        raise Violation(
+            "a query before every key does not give zeros",
+            got=float(got[index]),
+            expected=0.0,
+            allowed=0.0,
+            index=index,
+            wrong=got,
+        )
 
 
-@check("causal.future", Recipe({**ON, "lengths": ((4, 4), (7, 7), (33, 33), (3, 5)), "values": ("normal", "scaled")}))
+@check(
+    "causal.future",
+    Recipe({**ON, "lengths": ((4, 4), (7, 7), (33, 33), (3, 5)), "values": ("normal", "scaled")}),
+)
 def check_future(subject, case):  # type: ignore[no-untyped-def]
     """Change everything after one position; nothing up to it may change by a bit."""
     inputs = case.core_inputs()
@@ -49,10 +71,15 @@ def check_future(subject, case):  # type: ignore[no-untyped-def]
         key[:, :, cut:], value[:, :, cut:] = key[:, :, cut:] * -2 + 1, value[:, :, cut:] * 3 - 1
         after = subject.run(inputs.replace(key=key, value=value)).output
         rows = max(0, min(case.q_len, cut - inputs.offset))
-        judge.require_equal(after[:, :, :rows], before[:, :, :rows], what="a later position changes an earlier output")
+        judge.require_equal(
+            after[:, :, :rows], before[:, :, :rows], what="a later position changes an earlier output"
+        )
 
 
-@check("causal.future_gradient", Recipe({**ON, "lengths": ((4, 4), (6, 6), (3, 5)), "dtype": ("float32", "float64")}))
+@check(
+    "causal.future_gradient",
+    Recipe({**ON, "lengths": ((4, 4), (6, 6), (3, 5)), "dtype": ("float32", "float64")}),
+)
 def check_future_gradient(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     row = case.q_len // 2
@@ -63,11 +90,16 @@ def check_future_gradient(subject, case):  # type: ignore[no-untyped-def]
         late = gradient[:, :, max(0, row + inputs.offset + 1) :]
         if bool((late != 0).any()):
             raise Violation(
-                f"the output at one position has a gradient for a later {name}", got=float(late[late != 0][0]), expected=0.0, allowed=0.0
+                f"the output at one position has a gradient for a later {name}",
+                got=float(late[late != 0][0]),
+                expected=0.0,
+                allowed=0.0,
             )
 
 
-@check("causal.first_row", Recipe({**ON, "lengths": ((4, 4), (2, 2), (9, 9)), "values": ("normal", "integers")}))
+@check(
+    "causal.first_row", Recipe({**ON, "lengths": ((4, 4), (2, 2), (9, 9)), "values": ("normal", "integers")})
+)
 def check_first_row(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     exact, allowed = judge.exact_core(subject, inputs)
@@ -77,7 +109,11 @@ def check_first_row(subject, case):  # type: ignore[no-untyped-def]
     )
 
 
-@check("causal.with_mask", Recipe({**ON, "mask": ALIVE, "mask_axes": MASK_AXES, "lengths": LENGTHS, "values": ("normal",)}), effort=1.5)
+@check(
+    "causal.with_mask",
+    Recipe({**ON, "mask": ALIVE, "mask_axes": MASK_AXES, "lengths": LENGTHS, "values": ("normal",)}),
+    effort=1.5,
+)
 def check_with_mask(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, case.core_inputs(), what="a mask and causal together do not mean both")
 
@@ -87,7 +123,10 @@ def check_layer_with_mask(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_layer(subject, subject.layer_inputs(case), what="a mask and causal together do not mean both")
 
 
-@check("causal.equals_mask", Recipe({**ON, "lengths": ((4, 4), (3, 5), (5, 3), (17, 17)), "values": ("normal", "scaled")}))
+@check(
+    "causal.equals_mask",
+    Recipe({**ON, "lengths": ((4, 4), (3, 5), (5, 3), (17, 17)), "values": ("normal", "scaled")}),
+)
 def check_equals_mask(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     exact, allowed = judge.exact_core(subject, inputs)
@@ -98,7 +137,10 @@ def check_equals_mask(subject, case):  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@check("causal.off", Recipe({"causal": (False,), "lengths": ((4, 4), (1, 3), (3, 5), (2, 2)), "values": ("normal",)}))
+@check(
+    "causal.off",
+    Recipe({"causal": (False,), "lengths": ((4, 4), (1, 3), (3, 5), (2, 2)), "values": ("normal",)}),
+)
 def check_off(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     exact = oracle.core(inputs)
@@ -108,4 +150,6 @@ def check_off(subject, case):  # type: ignore[no-untyped-def]
     moved = subject.run(inputs.replace(value=value)).output
     blind = (moved == subject.run(inputs).output).all(-1) & (exact.weights[..., -1] > 2.0**-10)
     if bool(blind.any()):
-        raise Violation("without the causal flag a query does not see the last key", got="no change", expected="a change")
+        raise Violation(
+            "without the causal flag a query does not see the last key", got="no change", expected="a change"
+        )

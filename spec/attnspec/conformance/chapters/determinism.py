@@ -7,7 +7,12 @@ from ..check import check
 from ..failures import Violation
 from ..recipes import Recipe
 
-OPTIONS = {"lengths": ((3, 4), (4, 4), (33, 65)), "mask": (None, "random", "dead"), "causal": (False, True), "dtype": ("float32", "bfloat16")}
+OPTIONS = {
+    "lengths": ((3, 4), (4, 4), (33, 65)),
+    "mask": (None, "random", "dead"),
+    "causal": (False, True),
+    "dtype": ("float32", "bfloat16"),
+}
 
 
 @check("determinism.repeat", Recipe(OPTIONS))
@@ -28,10 +33,15 @@ def check_layer_repeat(subject, case):  # type: ignore[no-untyped-def]
     layer = subject.build(inputs.weights)
     first = layer.run(inputs).output
     torch.manual_seed(case.seed)
-    judge.require_equal(layer.run(inputs).output, first, what="two equal calls of a module give different outputs")
+    judge.require_equal(
+        layer.run(inputs).output, first, what="two equal calls of a module give different outputs"
+    )
 
 
-@check("determinism.gradient", Recipe({"causal": (False, True), "mask": (None, "random"), "lengths": ((4, 4), (5, 7))}))
+@check(
+    "determinism.gradient",
+    Recipe({"causal": (False, True), "mask": (None, "random"), "lengths": ((4, 4), (5, 7))}),
+)
 def check_gradient(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     upstream = torch.ones(case.batch, case.heads, case.q_len, case.d_v, dtype=case.torch_dtype)
@@ -39,7 +49,9 @@ def check_gradient(subject, case):  # type: ignore[no-untyped-def]
     _, first = subject.gradients(inputs, upstream, wrt=names)
     _, second = subject.gradients(inputs, upstream, wrt=names)
     for name in names:
-        judge.require_equal(second[name], first[name], what=f"two equal calls give different gradients of the {name}")
+        judge.require_equal(
+            second[name], first[name], what=f"two equal calls give different gradients of the {name}"
+        )
 
 
 @check("determinism.no_random", Recipe({"causal": (False, True), "mask": (None, "random")}))
@@ -54,7 +66,9 @@ def check_no_random(subject, case):  # type: ignore[no-untyped-def]
     before = torch.get_rng_state()
     subject.run(inputs)
     if not torch.equal(torch.get_rng_state(), before):
-        raise Violation("without dropout the call draws random numbers", got="another random state", expected="as it was")
+        raise Violation(
+            "without dropout the call draws random numbers", got="another random state", expected="as it was"
+        )
 
 
 def _layer_draws_nothing(view, inputs):  # type: ignore[no-untyped-def]
@@ -66,4 +80,8 @@ def _layer_draws_nothing(view, inputs):  # type: ignore[no-untyped-def]
         layer.run(embedded)
         if not torch.equal(torch.get_rng_state(), before):
             mode = "train" if train else "eval"
-            raise Violation(f"without dropout the call draws random numbers in {mode} mode", got="another random state", expected="as it was")
+            raise Violation(
+                f"without dropout the call draws random numbers in {mode} mode",
+                got="another random state",
+                expected="as it was",
+            )

@@ -30,7 +30,10 @@ def _probe_wide(case):  # type: ignore[no-untyped-def]
     return inputs.replace(value=eye.expand(case.batch, case.kv_heads, case.kv_len, case.d_v).contiguous())
 
 
-@check("dropout.survivors", Recipe({**SMALL, "mask": (None, "random"), "causal": (False, True), "lengths": ((12, 12), (15, 15))}))
+@check(
+    "dropout.survivors",
+    Recipe({**SMALL, "mask": (None, "random"), "causal": (False, True), "lengths": ((12, 12), (15, 15))}),
+)
 def check_survivors(subject, case):  # type: ignore[no-untyped-def]
     case = _fit(subject, case)
     for rate in RATES:
@@ -40,13 +43,20 @@ def check_survivors(subject, case):  # type: ignore[no-untyped-def]
         kept = dropped != 0
         expected = torch.where(kept, exact.weights / (1 - rate), torch.zeros_like(dropped))
         slack = allowed[..., : case.kv_len] / (1 - rate) * 2
-        judge.require_within(dropped, expected, slack, what=f"with dropout {rate} a surviving weight is not weight / (1 - p)")
+        judge.require_within(
+            dropped, expected, slack, what=f"with dropout {rate} a surviving weight is not weight / (1 - p)"
+        )
         alive = exact.visible & (exact.weights > 2.0**-20)
         share = float((alive & ~kept).sum() / alive.sum().clamp_min(1))
         # Chance of a share so far off under the declared rate is below one in a million (Hoeffding).
         margin = (14.5 / (2 * float(alive.sum().clamp_min(1)))) ** 0.5
         if abs(share - rate) > margin:
-            raise Violation(f"with dropout {rate} another share of the weights is dropped", got=share, expected=rate, allowed=margin)
+            raise Violation(
+                f"with dropout {rate} another share of the weights is dropped",
+                got=share,
+                expected=rate,
+                allowed=margin,
+            )
 
 
 @check("dropout.on_weights", Recipe({**SMALL, "lengths": ((9, 9),), "causal": (False, True)}))
@@ -70,8 +80,14 @@ def check_random(subject, case):  # type: ignore[no-untyped-def]
     case = _fit(subject, case)
     first = _weights_of(subject, case, rate=0.5, seed=1)[1]
     if torch.equal(first, _weights_of(subject, case, rate=0.5, seed=2)[1]):
-        raise Violation("two seeds give the same dropped weights", got="equal outputs", expected="different ones")
-    judge.require_equal(_weights_of(subject, case, rate=0.5, seed=1)[1], first, what="one seed does not give the same dropout twice")
+        raise Violation(
+            "two seeds give the same dropped weights", got="equal outputs", expected="different ones"
+        )
+    judge.require_equal(
+        _weights_of(subject, case, rate=0.5, seed=1)[1],
+        first,
+        what="one seed does not give the same dropout twice",
+    )
 
 
 @check("dropout.per_element", Recipe({**SMALL, "lengths": ((12, 12),), "heads": ((3, 3), (2, 2))}))
@@ -81,7 +97,9 @@ def check_per_element(subject, case):  # type: ignore[no-untyped-def]
     kept = _weights_of(subject, case, rate=0.5, seed=case.seed)[1] != 0
     for axis, name in ((0, "samples"), (1, "heads"), (2, "queries")):
         if kept.shape[axis] > 1 and not case.causal and bool((kept == kept.narrow(axis, 0, 1)).all()):
-            raise Violation(f"all {name} drop the same weights", got="equal patterns", expected="different ones")
+            raise Violation(
+                f"all {name} drop the same weights", got="equal patterns", expected="different ones"
+            )
 
 
 @check("dropout.eval_off", Recipe(SMALL), on="layer")
@@ -92,7 +110,9 @@ def check_eval_off(subject, case):  # type: ignore[no-untyped-def]
     before = torch.get_rng_state()
     judge.judge_layer(subject, inputs, layer=layer, what="dropout acts in eval mode")
     if not torch.equal(torch.get_rng_state(), before):
-        raise Violation("in eval mode the call draws random numbers", got="another random state", expected="as it was")
+        raise Violation(
+            "in eval mode the call draws random numbers", got="another random state", expected="as it was"
+        )
 
 
 @check("dropout.train_on", Recipe({**SMALL, "lengths": ((9, 9),)}), on="layer")
@@ -105,7 +125,11 @@ def check_train_on(subject, case):  # type: ignore[no-untyped-def]
         torch.manual_seed(seed)
         outputs.append(layer.run(inputs).output)
     if torch.equal(*outputs):
-        raise Violation("in train mode dropout has no effect", got="equal outputs for two seeds", expected="different ones")
+        raise Violation(
+            "in train mode dropout has no effect",
+            got="equal outputs for two seeds",
+            expected="different ones",
+        )
 
 
 @check("dropout.gradient", Recipe({**SMALL, "lengths": ((6, 6),), "dtype": ("float64",)}))
@@ -115,7 +139,11 @@ def check_gradient(subject, case):  # type: ignore[no-untyped-def]
     inputs = _probe_wide(case)
     value = inputs.value.detach().requires_grad_()
     torch.manual_seed(case.seed)
-    outcome = subject.run(inputs.replace(value=value), dropout=0.5) if type(subject).__name__ == "CoreSubject" else None
+    outcome = (
+        subject.run(inputs.replace(value=value), dropout=0.5)
+        if type(subject).__name__ == "CoreSubject"
+        else None
+    )
     if outcome is None or not outcome.output.requires_grad:
         return
     dtype = outcome.output.dtype  # float64, unless it does not run in that
@@ -123,16 +151,27 @@ def check_gradient(subject, case):  # type: ignore[no-untyped-def]
     (found,) = torch.autograd.grad(outcome.output, value, upstream)
     used, upstream = outcome.output.detach()[..., : case.kv_len].double(), upstream.double()
     group = case.heads // case.kv_heads
-    expected = (used.transpose(-1, -2) @ upstream).view(case.batch, case.kv_heads, group, case.kv_len, case.d_v).sum(2)
-    spread = (used.abs().transpose(-1, -2) @ upstream.abs()).view(expected.shape[0], case.kv_heads, group, case.kv_len, case.d_v).sum(2)
+    expected = (
+        (used.transpose(-1, -2) @ upstream)
+        .view(case.batch, case.kv_heads, group, case.kv_len, case.d_v)
+        .sum(2)
+    )
+    spread = (
+        (used.abs().transpose(-1, -2) @ upstream.abs())
+        .view(expected.shape[0], case.kv_heads, group, case.kv_len, case.d_v)
+        .sum(2)
+    )
     allowed = spread * torch.finfo(dtype).eps * (2 * case.q_len * group + 8)
-    judge.require_within(found, expected, allowed, what="with dropout the gradient uses other weights than the output did")
+    judge.require_within(
+        found, expected, allowed, what="with dropout the gradient uses other weights than the output did"
+    )
 
 
 @check("dropout.rate_refused", Recipe({**SMALL, "lengths": ((4, 4),)}), on="layer")
 def check_rate_refused(subject, case):  # type: ignore[no-untyped-def]
     inputs = subject.layer_inputs(case)
     for rate in (-0.5, 1.5):
+
         def attempt(rate=rate):  # type: ignore[no-untyped-def]
             layer = subject.build(inputs.weights, dropout=rate)
             layer.module.train()
@@ -141,7 +180,10 @@ def check_rate_refused(subject, case):  # type: ignore[no-untyped-def]
         judge.require_raises(attempt, what=f"a dropout of {rate} is accepted", got="an output")
 
 
-@check("dropout.weights_before", Recipe({**SMALL, "lengths": ((6, 6), (5, 5)), "mask": (None, "random"), "causal": (False, True)}))
+@check(
+    "dropout.weights_before",
+    Recipe({**SMALL, "lengths": ((6, 6), (5, 5)), "mask": (None, "random"), "causal": (False, True)}),
+)
 def check_weights_before(subject, case):  # type: ignore[no-untyped-def]
     """The weights that are returned are those before dropout."""
     inputs = case.core_inputs()

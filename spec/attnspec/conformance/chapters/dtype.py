@@ -17,14 +17,22 @@ ALL = ("float32", "float64", "bfloat16", "float16")
 def check_output(subject, case):  # type: ignore[no-untyped-def]
     got = subject.run(case.core_inputs()).output
     if got.dtype != case.torch_dtype:
-        raise Violation("the output does not have the dtype of the query", got=str(got.dtype), expected=str(case.torch_dtype))
+        raise Violation(
+            "the output does not have the dtype of the query",
+            got=str(got.dtype),
+            expected=str(case.torch_dtype),
+        )
 
 
 @check("dtype.output", Recipe({"dtype": ALL}), on="layer")
 def check_layer_output(subject, case):  # type: ignore[no-untyped-def]
     got = subject.run_layer(subject.layer_inputs(case)).output
     if got.dtype != case.torch_dtype:
-        raise Violation("the output does not have the dtype of the query", got=str(got.dtype), expected=str(case.torch_dtype))
+        raise Violation(
+            "the output does not have the dtype of the query",
+            got=str(got.dtype),
+            expected=str(case.torch_dtype),
+        )
 
 
 PLAIN = {"values": ("normal", "integers", "outlier", "offset"), "lengths": ((5, 7), (4, 4), (17, 33), (1, 6), (9, 129)),
@@ -36,34 +44,62 @@ def check_float64(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, case.core_inputs(), what="float64 in, less than float64 accuracy out")
 
 
-@check("dtype.float64", Recipe({"dtype": ("float64",), "mask": (None, "random"), "causal": (False, True)}), on="layer")
+@check(
+    "dtype.float64",
+    Recipe({"dtype": ("float64",), "mask": (None, "random"), "causal": (False, True)}),
+    on="layer",
+)
 def check_layer_float64(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_layer(subject, subject.layer_inputs(case), what="float64 in, less than float64 accuracy out")
 
 
-@check("dtype.float64_gradient", Recipe({"dtype": ("float64",), "mask": (None, "random"), "causal": (False, True), "lengths": ((3, 4), (4, 4))}))
+@check(
+    "dtype.float64_gradient",
+    Recipe(
+        {
+            "dtype": ("float64",),
+            "mask": (None, "random"),
+            "causal": (False, True),
+            "lengths": ((3, 4), (4, 4)),
+        }
+    ),
+)
 def check_float64_gradient(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     if not bool(oracle.core(inputs).visible.any(-1).all()):
         raise NotApplicable("a row sees nothing")
-    upstream = torch.randn(case.batch, case.heads, case.q_len, case.d_v, generator=case.generator(8), dtype=torch.float64)
+    upstream = torch.randn(
+        case.batch, case.heads, case.q_len, case.d_v, generator=case.generator(8), dtype=torch.float64
+    )
     _, found = subject.gradients(inputs, upstream, wrt=("query", "key", "value"))
     judge_gradients(subject, inputs, upstream, found)
 
 
 @check("dtype.bfloat16", Recipe({**PLAIN, "dtype": ("bfloat16",)}))
 def check_bfloat16(subject, case):  # type: ignore[no-untyped-def]
-    judge.judge_core(subject, case.core_inputs(), what="in bfloat16 the output is further off than rounding explains")
+    judge.judge_core(
+        subject, case.core_inputs(), what="in bfloat16 the output is further off than rounding explains"
+    )
 
 
 @check("dtype.float16", Recipe({**PLAIN, "dtype": ("float16",), "values": ("normal", "integers", "offset")}))
 def check_float16(subject, case):  # type: ignore[no-untyped-def]
-    judge.judge_core(subject, case.core_inputs(), what="in float16 the output is further off than rounding explains")
+    judge.judge_core(
+        subject, case.core_inputs(), what="in float16 the output is further off than rounding explains"
+    )
 
 
-@check("dtype.half_layer", Recipe({"dtype": ("bfloat16", "float16"), "values": ("normal",), "causal": (False, True)}), on="layer")
+@check(
+    "dtype.half_layer",
+    Recipe({"dtype": ("bfloat16", "float16"), "values": ("normal",), "causal": (False, True)}),
+    on="layer",
+)
 def check_half_layer(subject, case):  # type: ignore[no-untyped-def]
-    judge.judge_layer(subject, subject.layer_inputs(case), what="in half precision the output is further off than rounding explains")
+    judge.judge_layer(
+        subject,
+        subject.layer_inputs(case),
+        what="in half precision the output is further off than rounding explains",
+    )
 
 
 @check("dtype.mask", Recipe({"dtype": ALL, "mask": ("random", "padding", "single"), "mask_axes": ("bhqk", "qk", "bk"),
@@ -75,7 +111,9 @@ def check_mask(subject, case):  # type: ignore[no-untyped-def]
         if error.refusal:
             raise
         raise Violation(
-            f"a mask in {case.dtype} fails, where the same call without a mask runs: {error}", got=error.kind, expected="an output"
+            f"a mask in {case.dtype} fails, where the same call without a mask runs: {error}",
+            got=error.kind,
+            expected="an output",
         ) from error
 
 
@@ -88,7 +126,12 @@ def check_long_rows(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, inputs, what="a long row loses mass: sums are held in too few bits")
 
 
-@check("dtype.range", Recipe({"dtype": ("float16",), "widths": ((64, 64), (64, 3)), "lengths": ((2, 3), (4, 4)), "batch": (1,)}))
+@check(
+    "dtype.range",
+    Recipe(
+        {"dtype": ("float16",), "widths": ((64, 64), (64, 3)), "lengths": ((2, 3), (4, 4)), "batch": (1,)}
+    ),
+)
 def check_range(subject, case):  # type: ignore[no-untyped-def]
     """Products of 40 x 40 over 64 dimensions pass 65504; the scaled logits do not."""
     inputs = case.core_inputs()
@@ -96,17 +139,28 @@ def check_range(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, inputs, what="query times key overflows before it is scaled")
 
 
-@check("dtype.combined", Recipe({**GENERAL, "dtype": ("bfloat16", "float16", "float64"), "values": ("normal", "integers", "offset")}))
+@check(
+    "dtype.combined",
+    Recipe(
+        {**GENERAL, "dtype": ("bfloat16", "float16", "float64"), "values": ("normal", "integers", "offset")}
+    ),
+)
 def check_combined(subject, case):  # type: ignore[no-untyped-def]
-    judge.judge_core(subject, case.core_inputs(), what=f"in {case.dtype} options together give a wrong output")
+    judge.judge_core(
+        subject, case.core_inputs(), what=f"in {case.dtype} options together give a wrong output"
+    )
 
 
-@check("dtype.module", Recipe({"dtype": ("float32", "bfloat16", "float16"), "causal": (False, True)}), on="layer")
+@check(
+    "dtype.module", Recipe({"dtype": ("float32", "bfloat16", "float16"), "causal": (False, True)}), on="layer"
+)
 def check_module(subject, case):  # type: ignore[no-untyped-def]
     """`module.to(dtype)` moves every parameter and still computes."""
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)
     left = [n for n, p in layer.module.named_parameters() if p.dtype != case.torch_dtype]
     if left:
-        raise Violation(f"module.to({case.dtype}) leaves {left[0]} behind", got="another dtype", expected=case.dtype)
+        raise Violation(
+            f"module.to({case.dtype}) leaves {left[0]} behind", got="another dtype", expected=case.dtype
+        )
     judge.judge_layer(subject, inputs, layer=layer, what=f"after module.to({case.dtype}) the output is wrong")

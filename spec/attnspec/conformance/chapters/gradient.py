@@ -20,7 +20,9 @@ def _upstream(case):  # type: ignore[no-untyped-def]
     """Draw an upstream gradient; cases with a row that sees nothing belong to `mask.dead_row.gradient`."""
     if not bool(oracle.core(case.core_inputs()).visible.any(-1).all()):
         raise NotApplicable("a row sees nothing")
-    drawn = torch.randn(case.batch, case.heads, case.q_len, case.d_v, generator=case.generator(8), dtype=torch.float64)
+    drawn = torch.randn(
+        case.batch, case.heads, case.q_len, case.d_v, generator=case.generator(8), dtype=torch.float64
+    )
     return drawn.to(case.torch_dtype)
 
 
@@ -46,14 +48,22 @@ def check_long(subject, case):  # type: ignore[no-untyped-def]
     judge_gradients(subject, inputs, upstream, found)
 
 
-@check("gradient.half", Recipe({"dtype": ("bfloat16", "float16"), "lengths": ((3, 4), (4, 4), (9, 17)), "causal": (False, True)}))
+@check(
+    "gradient.half",
+    Recipe({"dtype": ("bfloat16", "float16"), "lengths": ((3, 4), (4, 4), (9, 17)), "causal": (False, True)}),
+)
 def check_half(subject, case):  # type: ignore[no-untyped-def]
     inputs, upstream = case.core_inputs(), _upstream(case)
     _, found = subject.gradients(inputs, upstream, wrt=("query", "key", "value"))
     judge_gradients(subject, inputs, upstream, found)
 
 
-@check("gradient.layout", Recipe({"layout": ("transposed", "sliced", "every_other"), "causal": (False, True), "dtype": ("float32",)}))
+@check(
+    "gradient.layout",
+    Recipe(
+        {"layout": ("transposed", "sliced", "every_other"), "causal": (False, True), "dtype": ("float32",)}
+    ),
+)
 def check_layout(subject, case):  # type: ignore[no-untyped-def]
     inputs, upstream = case.core_inputs(), _upstream(case)
     strided = upstream.transpose(1, 2).contiguous().transpose(1, 2)
@@ -82,7 +92,10 @@ def check_hidden(subject, case):  # type: ignore[no-untyped-def]
         leaking = ~seen[..., None] & (gradient != 0)
         if bool(leaking.any()):
             raise Violation(
-                f"a {name} that the mask forbids to all has a gradient", got=float(gradient[leaking][0]), expected=0.0, allowed=0.0
+                f"a {name} that the mask forbids to all has a gradient",
+                got=float(gradient[leaking][0]),
+                expected=0.0,
+                allowed=0.0,
             )
 
 
@@ -94,7 +107,9 @@ def _layer_gradients(subject, case):  # type: ignore[no-untyped-def]
     inputs = subject.layer_inputs(case)
     if not bool(oracle.layer(inputs).core.visible.any(-1).all()):
         raise NotApplicable("a row sees nothing")
-    upstream = torch.randn(case.batch, case.q_len, case.d_model, generator=case.generator(8), dtype=torch.float64).to(case.torch_dtype)
+    upstream = torch.randn(
+        case.batch, case.q_len, case.d_model, generator=case.generator(8), dtype=torch.float64
+    ).to(case.torch_dtype)
     layer = subject.build(inputs.weights)
     _, found = layer.gradients(inputs, upstream)
     wide = inputs.to(torch.float64)
@@ -102,9 +117,16 @@ def _layer_gradients(subject, case):  # type: ignore[no-untyped-def]
     leaves = {n: getattr(wide, n).detach().requires_grad_() for n in names}
     params = {n: t.detach().requires_grad_() for n, t in wide.weights.tensors().items()}
     result = oracle.layer(wide.replace(**leaves, weights=wide.weights.replace(**params)))
-    exact = torch.autograd.grad(result.output, [*leaves.values(), *params.values()], upstream.double(), allow_unused=True)
-    allowed = layer_gradient_bounds(inputs, oracle.layer(inputs), upstream, judge.roundoffs_for(subject, inputs.query.dtype))
-    filled = (leaf.new_zeros(leaf.shape) if g is None else g for leaf, g in zip((*leaves.values(), *params.values()), exact, strict=True))  # type: ignore[redundant-expr]
+    exact = torch.autograd.grad(
+        result.output, [*leaves.values(), *params.values()], upstream.double(), allow_unused=True
+    )
+    allowed = layer_gradient_bounds(
+        inputs, oracle.layer(inputs), upstream, judge.roundoffs_for(subject, inputs.query.dtype)
+    )
+    filled = (
+        leaf.new_zeros(leaf.shape) if g is None else g
+        for leaf, g in zip((*leaves.values(), *params.values()), exact, strict=True)
+    )  # type: ignore[redundant-expr]
     together = dict(zip((*leaves, *params), filled, strict=True))
     return found, together, allowed
 
@@ -114,7 +136,12 @@ def check_inputs(subject, case):  # type: ignore[no-untyped-def]
     found, exact, allowed = _layer_gradients(subject, case)
     for name in ("query", "key", "value"):
         if name in exact:
-            judge.require_within(found[name], exact[name], allowed[name], what=f"the gradient of the {name} input differs from the exact one")
+            judge.require_within(
+                found[name],
+                exact[name],
+                allowed[name],
+                what=f"the gradient of the {name} input differs from the exact one",
+            )
 
 
 @check("gradient.parameters", Recipe(LAYER), on="layer")
@@ -122,16 +149,29 @@ def check_parameters(subject, case):  # type: ignore[no-untyped-def]
     found, exact, allowed = _layer_gradients(subject, case)
     for name in exact:
         if name in found and name not in ("query", "key", "value"):
-            judge.require_within(found[name], exact[name], allowed[name], what=f"the gradient of {name} differs from the exact one")
+            judge.require_within(
+                found[name],
+                exact[name],
+                allowed[name],
+                what=f"the gradient of {name} differs from the exact one",
+            )
 
 
-@check("gradient.live", Recipe({"lengths": ((4, 4), (5, 5)), "dtype": ("float32",), "values": ("normal",)}), on="layer")
+@check(
+    "gradient.live",
+    Recipe({"lengths": ((4, 4), (5, 5)), "dtype": ("float32",), "values": ("normal",)}),
+    on="layer",
+)
 def check_live(subject, case):  # type: ignore[no-untyped-def]
     """Every parameter takes part; a key bias alone may have a zero gradient, for it shifts whole rows."""
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)
-    upstream = torch.randn(case.batch, case.q_len, case.d_model, generator=case.generator(8), dtype=torch.float64).to(case.torch_dtype)
+    upstream = torch.randn(
+        case.batch, case.q_len, case.d_model, generator=case.generator(8), dtype=torch.float64
+    ).to(case.torch_dtype)
     layer.gradients(inputs, upstream)
     for name, parameter in layer.module.named_parameters():
         if parameter.requires_grad and parameter.grad is None:
-            raise Violation(f"the parameter {name} takes no part in the output", got="no gradient", expected="a gradient")
+            raise Violation(
+                f"the parameter {name} takes no part in the output", got="no gradient", expected="a gradient"
+            )

@@ -14,17 +14,27 @@ GROUPS = ((4, 2), (6, 2), (6, 3), (8, 2), (9, 3))
 ANY = ((4, 2), (6, 2), (6, 3), (4, 1), (3, 1), (2, 1))
 
 
-@check("grouped.order", Recipe({"heads": GROUPS, "values": ("normal", "integers"), "lengths": ((3, 4), (1, 1), (2, 5), (4, 4))}))
+@check(
+    "grouped.order",
+    Recipe({"heads": GROUPS, "values": ("normal", "integers"), "lengths": ((3, 4), (1, 1), (2, 5), (4, 4))}),
+)
 def check_order(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, case.core_inputs(), what="query heads do not read key/value head h // group")
 
 
 @check("grouped.order", Recipe({"heads": GROUPS}), on="layer")
 def check_layer_order(subject, case):  # type: ignore[no-untyped-def]
-    judge.judge_layer(subject, subject.layer_inputs(case), what="query heads do not read key/value head h // group")
+    judge.judge_layer(
+        subject, subject.layer_inputs(case), what="query heads do not read key/value head h // group"
+    )
 
 
-@check("grouped.equals_repeated", Recipe({"heads": ANY, "values": ("normal",), "causal": (False, True), "mask": (None, "random", "padding")}))
+@check(
+    "grouped.equals_repeated",
+    Recipe(
+        {"heads": ANY, "values": ("normal",), "causal": (False, True), "mask": (None, "random", "padding")}
+    ),
+)
 def check_equals_repeated(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     group = case.heads // case.kv_heads
@@ -38,7 +48,10 @@ def check_equals_repeated(subject, case):  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@check("grouped.single", Recipe({"heads": ((4, 1), (3, 1), (2, 1)), "values": ("normal",), "lengths": ((3, 4), (5, 5), (2, 33))}))
+@check(
+    "grouped.single",
+    Recipe({"heads": ((4, 1), (3, 1), (2, 1)), "values": ("normal",), "lengths": ((3, 4), (5, 5), (2, 33))}),
+)
 def check_single(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, case.core_inputs(), what="with one key/value head for all, the output is wrong")
 
@@ -47,7 +60,9 @@ def check_single(subject, case):  # type: ignore[no-untyped-def]
                                    "causal": (False, True), "bias": (None, "hqk", "bhqk"), "scale": (None, 0.5),
                                    "widths": ((5, 5), (3, 7), (8, 8)), "layout": ("contiguous", "transposed")}))  # fmt: skip
 def check_combined(subject, case):  # type: ignore[no-untyped-def]
-    judge.judge_core(subject, case.core_inputs(), what="grouped heads together with other options give a wrong output")
+    judge.judge_core(
+        subject, case.core_inputs(), what="grouped heads together with other options give a wrong output"
+    )
 
 
 @check("grouped.gradient", Recipe({"heads": ANY, "lengths": ((2, 3), (1, 1), (4, 4), (3, 5)), "dtype": ("float32",),
@@ -56,7 +71,9 @@ def check_gradient(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     if not bool(oracle.core(inputs).visible.any(-1).all()):
         raise NotApplicable("a row sees nothing")
-    upstream = torch.randn(case.batch, case.heads, case.q_len, case.d_v, generator=case.generator(8), dtype=torch.float64)
+    upstream = torch.randn(
+        case.batch, case.heads, case.q_len, case.d_v, generator=case.generator(8), dtype=torch.float64
+    )
     upstream = upstream.to(case.torch_dtype)
     _, found = subject.gradients(inputs, upstream, wrt=("key", "value"))
     judge_gradients(subject, inputs, upstream, found)
@@ -68,7 +85,14 @@ def judge_gradients(subject, inputs, upstream, found):  # type: ignore[no-untype
     leaves = {name: getattr(wide, name).detach().requires_grad_() for name in found}
     result = oracle.core(wide.replace(**leaves))
     exact = torch.autograd.grad(result.output, list(leaves.values()), upstream.double(), allow_unused=True)
-    allowed = core_gradient_bounds(inputs, oracle.core(inputs), upstream, judge.roundoffs_for(subject, inputs.query.dtype))
+    allowed = core_gradient_bounds(
+        inputs, oracle.core(inputs), upstream, judge.roundoffs_for(subject, inputs.query.dtype)
+    )
     for (name, leaf), gradient in zip(leaves.items(), exact, strict=True):
         gradient = torch.zeros_like(leaf) if gradient is None else gradient  # type: ignore[redundant-expr]
-        judge.require_within(found[name], gradient, allowed[name], what=f"the gradient of the {name} differs from the exact one")
+        judge.require_within(
+            found[name],
+            gradient,
+            allowed[name],
+            what=f"the gradient of the {name} differs from the exact one",
+        )

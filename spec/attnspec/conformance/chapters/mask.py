@@ -12,14 +12,20 @@ from ..tensors import ALIVE
 ANY_MASK = {"mask": ALIVE, "mask_axes": MASK_AXES, "causal": (False, True)}
 
 
-@check("mask.value", Recipe({**ANY_MASK, "lengths": LENGTHS, "values": ("normal", "integers", "outlier")}), effort=1.5)
+@check(
+    "mask.value",
+    Recipe({**ANY_MASK, "lengths": LENGTHS, "values": ("normal", "integers", "outlier")}),
+    effort=1.5,
+)
 def check_value(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, case.core_inputs(), what="a masked output differs from the exact result")
 
 
 @check("mask.value", Recipe({**ANY_MASK, "values": ("normal", "integers")}), on="layer")
 def check_layer_value(subject, case):  # type: ignore[no-untyped-def]
-    judge.judge_layer(subject, subject.layer_inputs(case), what="a masked output differs from the exact result")
+    judge.judge_layer(
+        subject, subject.layer_inputs(case), what="a masked output differs from the exact result"
+    )
 
 
 @check("mask.polarity", Recipe({"mask": ("random", "single", "padding"), "mask_axes": ("bhqk", "bqk", "qk", "bk", "k"),
@@ -35,7 +41,9 @@ def check_polarity(subject, case):  # type: ignore[no-untyped-def]
     group = case.heads // case.kv_heads
     shared = hidden.view(case.batch, case.kv_heads, group, case.kv_len).all(2)
     value = torch.where(shared[..., None], inputs.value + 100.0, inputs.value)
-    judge.judge_core(subject, inputs.replace(value=value), what="a value that the mask hides reaches the output")
+    judge.judge_core(
+        subject, inputs.replace(value=value), what="a value that the mask hides reaches the output"
+    )
 
 
 @check("mask.broadcast", Recipe({"mask": ("random", "sparse"), "mask_axes": MASK_AXES, "values": ("normal",),
@@ -55,7 +63,9 @@ def check_rank_two(subject, case):  # type: ignore[no-untyped-def]
     if 2 not in subject.space.mask_ranks or not {"q", "k"} <= set(subject.space.mask_axes):
         raise NotApplicable("it takes no mask of rank 2")
     inputs = case.replace(mask_rank=2).core_inputs()
-    judge.judge_core(subject, inputs, what="a mask of rank 2 is not read as `q_len kv_len` for all samples and heads")
+    judge.judge_core(
+        subject, inputs, what="a mask of rank 2 is not read as `q_len kv_len` for all samples and heads"
+    )
 
 
 @check("mask.all_true", Recipe({"mask": ("all",), "mask_axes": MASK_AXES, "causal": (False, True)}))
@@ -69,14 +79,19 @@ def check_all_true(subject, case):  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@check("mask.slice", Recipe({"lengths": ((4, 6), (3, 7), (5, 5), (2, 33)), "values": ("normal", "offset", "scaled")}))
+@check(
+    "mask.slice",
+    Recipe({"lengths": ((4, 6), (3, 7), (5, 5), (2, 33)), "values": ("normal", "offset", "scaled")}),
+)
 def check_slice(subject, case):  # type: ignore[no-untyped-def]
     """Hiding the last keys from everybody is the same as not having them."""
     if case.kv_len < 2:
         raise NotApplicable("one key cannot be cut")
     inputs = case.core_inputs()
     kept = max(1, case.kv_len // 2)
-    mask = (torch.arange(case.kv_len) < kept).expand(case.batch, case.heads if "h" in subject.space.mask_axes else 1, 1, case.kv_len)
+    mask = (torch.arange(case.kv_len) < kept).expand(
+        case.batch, case.heads if "h" in subject.space.mask_axes else 1, 1, case.kv_len
+    )
     sliced = inputs.replace(key=inputs.key[:, :, :kept], value=inputs.value[:, :, :kept], mask=None)
     _, allowed = judge.exact_core(subject, sliced)
     judge.require_within(
@@ -106,7 +121,9 @@ def check_irrelevant(subject, case):  # type: ignore[no-untyped-def]
         key = torch.where(hidden, inputs.key * factor + 1.0, inputs.key)
         value = torch.where(hidden, inputs.value * factor + 1.0, inputs.value)
         after = subject.run(inputs.replace(key=key, value=value)).output
-        judge.require_equal(after, before, what="a key or value that the mask forbids changes the output", rows=rows)
+        judge.require_equal(
+            after, before, what="a key or value that the mask forbids changes the output", rows=rows
+        )
 
 
 @check("mask.irrelevant.nonfinite", Recipe({**HIDING, "values": ("normal",)}))
@@ -134,7 +151,10 @@ def _dead_rows(inputs):  # type: ignore[no-untyped-def]
     return exact, ~exact.visible.any(-1)
 
 
-@check("mask.dead_row.zero", Recipe({**DEAD, "causal": (False, True), "dtype": ("float32", "float64", "bfloat16")}))
+@check(
+    "mask.dead_row.zero",
+    Recipe({**DEAD, "causal": (False, True), "dtype": ("float32", "float64", "bfloat16")}),
+)
 def check_dead_row(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     _, dead = _dead_rows(inputs)
@@ -161,7 +181,9 @@ def check_neighbours(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     exact, dead = _dead_rows(inputs)
     _, allowed = judge.exact_core(subject, inputs)
-    got = torch.where(dead[..., None], torch.zeros((), dtype=torch.float64), subject.run(inputs).output.double())
+    got = torch.where(
+        dead[..., None], torch.zeros((), dtype=torch.float64), subject.run(inputs).output.double()
+    )
     judge.require_within(got, exact.output, allowed, what="a row that sees nothing spoils other rows")
 
 
@@ -170,17 +192,27 @@ def check_neighbours(subject, case):  # type: ignore[no-untyped-def]
 def check_dead_gradient(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     _, dead = _dead_rows(inputs)
-    upstream = torch.randn(case.batch, case.heads, case.q_len, case.d_v, generator=case.generator(8)).to(case.torch_dtype)
+    upstream = torch.randn(case.batch, case.heads, case.q_len, case.d_v, generator=case.generator(8)).to(
+        case.torch_dtype
+    )
     _, found = subject.gradients(inputs, upstream, wrt=("query", "key", "value"))
     for name, gradient in found.items():
         if not bool(gradient.isfinite().all()):
-            raise Violation(f"a row that sees nothing makes the gradient of the {name} not finite", got="NaN or Inf", expected=0.0)
+            raise Violation(
+                f"a row that sees nothing makes the gradient of the {name} not finite",
+                got="NaN or Inf",
+                expected=0.0,
+            )
     query = found["query"]
     leaking = dead[..., None] & (query != 0)
     if bool(leaking.any()):
         index = tuple(int(i) for i in leaking.nonzero()[0])
         raise Violation(
-            "a row that sees nothing has a gradient", got=float(query[index]), expected=0.0, allowed=0.0, index=index
+            "a row that sees nothing has a gradient",
+            got=float(query[index]),
+            expected=0.0,
+            allowed=0.0,
+            index=index,
         )
 
 
@@ -193,7 +225,9 @@ def check_per_sample(subject, case):  # type: ignore[no-untyped-def]
     rows = judge.alive_rows(exact)
     together = subject.run(inputs).output.double()
     for b in range(case.batch):
-        alone = inputs.map_tensors(lambda name, t, b=b: t[b : b + 1] if t.dim() == 4 and t.shape[0] > 1 else t)
+        alone = inputs.map_tensors(
+            lambda name, t, b=b: t[b : b + 1] if t.dim() == 4 and t.shape[0] > 1 else t
+        )
         judge.require_within(
             subject.run(alone).output, together[b : b + 1], allowed[b : b + 1] * 2,
             what="a sample in a batch is masked by another sample's mask", rows=rows[b : b + 1],

@@ -18,10 +18,16 @@ def check_round_trip(subject, case):  # type: ignore[no-untyped-def]
     for name, tensor in subject.slots.read(layer.module, weights).items():
         if getattr(weights, name) is None:
             continue
-        judge.require_equal(tensor, getattr(weights, name), what=f"{name} does not come back as it was loaded")
+        judge.require_equal(
+            tensor, getattr(weights, name), what=f"{name} does not come back as it was loaded"
+        )
 
 
-@check("params.head_major", Recipe({**SQUARE, "heads": ((3, 3), (2, 2), (4, 4), (4, 2), (6, 2)), "widths": ((5, 5), (2, 2), (7, 7))}), on="layer")
+@check(
+    "params.head_major",
+    Recipe({**SQUARE, "heads": ((3, 3), (2, 2), (4, 4), (4, 2), (6, 2)), "widths": ((5, 5), (2, 2), (7, 7))}),
+    on="layer",
+)
 def check_head_major(subject, case):  # type: ignore[no-untyped-def]
     """Silence all heads but one through W_v and W_o; the output must be that head's alone."""
     inputs = subject.layer_inputs(case)
@@ -30,7 +36,11 @@ def check_head_major(subject, case):  # type: ignore[no-untyped-def]
         keep = torch.zeros(case.heads * width, dtype=case.torch_dtype)
         keep[head * width : (head + 1) * width] = 1
         changed = inputs.weights.replace(W_o=inputs.weights.W_o * keep)
-        judge.judge_layer(subject, inputs.replace(weights=changed), what=f"rows h*d_k to (h+1)*d_k do not belong to head h (head {head})")
+        judge.judge_layer(
+            subject,
+            inputs.replace(weights=changed),
+            what=f"rows h*d_k to (h+1)*d_k do not belong to head h (head {head})",
+        )
 
 
 @check("params.each_matters", Recipe({**SQUARE, "lengths": ((4, 4), (5, 5))}), on="layer")
@@ -41,16 +51,26 @@ def check_each_matters(subject, case):  # type: ignore[no-untyped-def]
     for number, (name, tensor) in enumerate(held.items()):
         step = torch.randn(tensor.shape, generator=case.generator(20 + number), dtype=torch.float64) * 0.5
         weights = inputs.weights.replace(**{name: tensor + step.to(tensor.dtype)})
-        judge.judge_layer(subject, inputs.replace(weights=weights), what=f"the output does not follow a change of {name} alone")
+        judge.judge_layer(
+            subject,
+            inputs.replace(weights=weights),
+            what=f"the output does not follow a change of {name} alone",
+        )
 
 
 @check("params.output_projection", Recipe(SQUARE), on="layer")
 def check_output_projection(subject, case):  # type: ignore[no-untyped-def]
     if "W_o" not in subject.slots.names:
-        raise Violation("the layer has no output projection W_o: its heads are laid side by side and never mixed", got="no W_o", expected="d_model heads*d_v")
+        raise Violation(
+            "the layer has no output projection W_o: its heads are laid side by side and never mixed",
+            got="no W_o",
+            expected="d_model heads*d_v",
+        )
     inputs = subject.layer_inputs(case)
     weights = inputs.weights.replace(W_o=torch.zeros_like(inputs.weights.W_o))
-    judge.judge_layer(subject, inputs.replace(weights=weights), what="with W_o = 0 the output is not the output bias")
+    judge.judge_layer(
+        subject, inputs.replace(weights=weights), what="with W_o = 0 the output is not the output bias"
+    )
 
 
 @check("params.complete", Recipe(SQUARE), on="layer")
@@ -61,10 +81,16 @@ def check_complete(subject, case):  # type: ignore[no-untyped-def]
     held = sum(p.numel() for p in layer.module.parameters())
     needed = sum(t.numel() for n, t in inputs.weights.tensors().items() if n in subject.slots.names)
     if held < needed:
-        raise Violation("some projections are not registered parameters", got=f"{held} numbers", expected=f"{needed} numbers")
+        raise Violation(
+            "some projections are not registered parameters",
+            got=f"{held} numbers",
+            expected=f"{needed} numbers",
+        )
     saved = sum(t.numel() for t in layer.module.state_dict().values())
     if saved < needed:
-        raise Violation("some projections are not in the state dict", got=f"{saved} numbers", expected=f"{needed} numbers")
+        raise Violation(
+            "some projections are not in the state dict", got=f"{saved} numbers", expected=f"{needed} numbers"
+        )
 
 
 @check("params.no_extra", Recipe(SQUARE), on="layer")
@@ -99,13 +125,21 @@ def check_trainable(subject, case):  # type: ignore[no-untyped-def]
     layer = subject.build(subject.layer_inputs(case).weights)
     frozen = [n for n, p in layer.module.named_parameters() if not p.requires_grad]
     if frozen:
-        raise Violation(f"the parameter {frozen[0]} does not require a gradient", got="frozen", expected="trainable")
+        raise Violation(
+            f"the parameter {frozen[0]} does not require a gradient", got="frozen", expected="trainable"
+        )
 
 
 @check("params.distinct", Recipe(SQUARE), on="layer")
 def check_distinct(subject, case):  # type: ignore[no-untyped-def]
     """No two projections share memory or start out equal."""
-    size = {"d_model": case.d_model, "heads": case.heads, "kv_heads": case.kv_heads, "d_k": case.d_k, "d_v": case.d_v}
+    size = {
+        "d_model": case.d_model,
+        "heads": case.heads,
+        "kv_heads": case.kv_heads,
+        "d_k": case.d_k,
+        "d_v": case.d_v,
+    }
     torch.manual_seed(case.seed)
     module = subject.construct(**size)
     found = subject.slots.read(module, subject.layer_inputs(case).weights)
@@ -113,7 +147,14 @@ def check_distinct(subject, case):  # type: ignore[no-untyped-def]
     names = list(matrices)
     for i, a in enumerate(names):
         for b in names[i + 1 :]:
-            if matrices[a].shape == matrices[b].shape and matrices[a].numel() > 1 and torch.equal(matrices[a], matrices[b]) and bool((matrices[a] != 0).any()):
-                raise Violation(f"{a} and {b} start out equal: they are one parameter, or drawn from one seed", got="equal", expected="distinct")
-
-
+            if (
+                matrices[a].shape == matrices[b].shape
+                and matrices[a].numel() > 1
+                and torch.equal(matrices[a], matrices[b])
+                and bool((matrices[a] != 0).any())
+            ):
+                raise Violation(
+                    f"{a} and {b} start out equal: they are one parameter, or drawn from one seed",
+                    got="equal",
+                    expected="distinct",
+                )

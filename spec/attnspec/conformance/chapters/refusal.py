@@ -24,7 +24,11 @@ def check_mask_rank(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     mask = torch.rand(case.heads, case.q_len, case.kv_len, generator=case.generator(4)) < 0.7
     mask[..., 0] = True
-    _refuses(subject, inputs.replace(mask=mask), what="a mask of rank 3 is accepted: batch or heads is anybody's guess")
+    _refuses(
+        subject,
+        inputs.replace(mask=mask),
+        what="a mask of rank 3 is accepted: batch or heads is anybody's guess",
+    )
 
 
 @check("refusal.mask_dtype", Recipe(PLAIN))
@@ -32,7 +36,11 @@ def check_mask_dtype(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     mask = torch.rand(case.q_len, case.kv_len, generator=case.generator(4)) < 0.7
     for dtype in (torch.float32, torch.int64):
-        _refuses(subject, inputs.replace(mask=mask.to(dtype)), what=f"a mask of {dtype} is accepted; a float belongs in bias")
+        _refuses(
+            subject,
+            inputs.replace(mask=mask.to(dtype)),
+            what=f"a mask of {dtype} is accepted; a float belongs in bias",
+        )
 
 
 @check("refusal.mask_shape", Recipe({**PLAIN, "lengths": ((3, 5), (4, 6), (2, 9))}))
@@ -41,9 +49,17 @@ def check_mask_shape(subject, case):  # type: ignore[no-untyped-def]
     q_len, kv_len = inputs.query.shape[2], inputs.key.shape[2]
     if q_len < 2 or kv_len < 4:
         raise NotApplicable("an axis of size 1 is broadcast: it is no wrong length")
-    for name, shape in (("short", (q_len, kv_len - 2)), ("long", (q_len, kv_len + 1)), ("high", (q_len + 1, kv_len))):
+    for name, shape in (
+        ("short", (q_len, kv_len - 2)),
+        ("long", (q_len, kv_len + 1)),
+        ("high", (q_len + 1, kv_len)),
+    ):
         mask = torch.ones(shape, dtype=torch.bool)
-        _refuses(subject, inputs.replace(mask=mask), what=f"a {name} mask of shape {shape} is accepted for {q_len} queries and {kv_len} keys")
+        _refuses(
+            subject,
+            inputs.replace(mask=mask),
+            what=f"a {name} mask of shape {shape} is accepted for {q_len} queries and {kv_len} keys",
+        )
 
 
 @check("refusal.kv_heads", Recipe({**PLAIN, "heads": ((3, 3), (5, 5))}))
@@ -59,19 +75,29 @@ def check_kv_heads(subject, case):  # type: ignore[no-untyped-def]
 @check("refusal.widths", Recipe({**PLAIN, "widths": ((5, 5), (4, 4), (8, 8))}))
 def check_widths(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
-    _refuses(subject, inputs.replace(key=inputs.key[..., :-1]), what="keys of another width than the queries are accepted")
+    _refuses(
+        subject,
+        inputs.replace(key=inputs.key[..., :-1]),
+        what="keys of another width than the queries are accepted",
+    )
 
 
 @check("refusal.lengths", Recipe({**PLAIN, "lengths": ((3, 5), (4, 6), (5, 9))}))
 def check_lengths(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
-    _refuses(subject, inputs.replace(value=inputs.value[:, :, :-2]), what="fewer values than keys are accepted")
+    _refuses(
+        subject, inputs.replace(value=inputs.value[:, :, :-2]), what="fewer values than keys are accepted"
+    )
 
 
 @check("refusal.mixed_dtypes", Recipe(PLAIN))
 def check_mixed(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
-    _refuses(subject, inputs.replace(key=inputs.key.double()), what="a float64 key beside float32 queries is accepted")
+    _refuses(
+        subject,
+        inputs.replace(key=inputs.key.double()),
+        what="a float64 key beside float32 queries is accepted",
+    )
 
 
 @check("refusal.says_why", Recipe(PLAIN))
@@ -82,7 +108,9 @@ def check_says_why(subject, case):  # type: ignore[no-untyped-def]
         subject.run(inputs.replace(key=inputs.key[..., :-1]))
     except SubjectError as error:
         if not any(str(size) in error.message for size in (case.d_k, case.d_k - 1)):
-            raise Violation("a refusal does not name the sizes", got=error.message or error.kind, expected="both numbers") from error
+            raise Violation(
+                "a refusal does not name the sizes", got=error.message or error.kind, expected="both numbers"
+            ) from error
 
 
 @check("refusal.sizes", Recipe({"heads": ((3, 3), (2, 2), (4, 4)), "lengths": ((3, 3),)}), on="layer")
@@ -93,7 +121,13 @@ def check_layer_sizes(subject, case):  # type: ignore[no-untyped-def]
         d_model += 1
 
     def attempt():  # type: ignore[no-untyped-def]
-        module = subject.construct(d_model=d_model, heads=case.heads, kv_heads=case.heads, d_k=d_model // case.heads, d_v=d_model // case.heads)
+        module = subject.construct(
+            d_model=d_model,
+            heads=case.heads,
+            kv_heads=case.heads,
+            d_k=d_model // case.heads,
+            d_v=d_model // case.heads,
+        )
         found = subject.slots.read(module, subject.layer_inputs(case).weights)
         if any(t.numel() == 0 for t in found.values()):
             raise ValueError("empty parameters")
@@ -101,12 +135,25 @@ def check_layer_sizes(subject, case):  # type: ignore[no-untyped-def]
         from ..subject import LAYER_AXES, Caller
 
         caller = Caller(subject.declaration, {**subject.namespace, "heads": case.heads}, axes=LAYER_AXES)
-        tensors = {"query": x, **({"key": x, "value": x} if "separate" in subject.space.sources else {"key": x} if "memory" in subject.space.sources else {})}
-        output = caller(module, tensors, subject.layer_inputs(case).replace(mask=None, causal=False), d=1).output
+        tensors = {
+            "query": x,
+            **(
+                {"key": x, "value": x}
+                if "separate" in subject.space.sources
+                else {"key": x}
+                if "memory" in subject.space.sources
+                else {}
+            ),
+        }
+        output = caller(
+            module, tensors, subject.layer_inputs(case).replace(mask=None, causal=False), d=1
+        ).output
         judge.require_shape(output, (1, 3, d_model))
 
     try:
         attempt()
     except (SubjectError, Violation, ValueError, RuntimeError):
         return
-    raise Violation(f"d_model={d_model} is accepted for {case.heads} heads", got="an output", expected="an exception")
+    raise Violation(
+        f"d_model={d_model} is accepted for {case.heads} heads", got="an output", expected="an exception"
+    )

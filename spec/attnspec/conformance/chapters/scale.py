@@ -1,7 +1,5 @@
 """Chapter scale: None means d_k ** -0.5; any finite number is taken as it is."""
 
-
-
 from .. import judge
 from ..check import check
 from ..recipes import Recipe
@@ -37,7 +35,10 @@ def check_negative(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, case.core_inputs(), what="a negative scale is not taken as it is")
 
 
-@check("scale.moves_to_query", Recipe({"scale": (0.5, 2.0, 0.25), "values": ("normal",), "causal": (False, True)}))
+@check(
+    "scale.moves_to_query",
+    Recipe({"scale": (0.5, 2.0, 0.25), "values": ("normal",), "causal": (False, True)}),
+)
 def check_moves(subject, case):  # type: ignore[no-untyped-def]
     """A power of two may stand in the scale or in the query."""
     inputs = case.core_inputs()
@@ -52,6 +53,8 @@ def check_moves(subject, case):  # type: ignore[no-untyped-def]
 @check("scale.options", Recipe({"scale": (None, 0.3, 1.7), "mask": (None, "random"), "bias": (None, "hqk", "qk"),
                                 "causal": (False, True), "widths": ((16, 5), (5, 3), (7, 7))}))  # fmt: skip
 def check_options(subject, case):  # type: ignore[no-untyped-def]
-    judge.judge_core(subject, case.core_inputs(), what="the scale acts on more than the scores, or is lost beside an option")
-
-
+    judge.judge_core(
+        subject,
+        case.core_inputs(),
+        what="the scale acts on more than the scores, or is lost beside an option",
+    )

@@ -7,7 +7,12 @@ from ..check import check
 from ..failures import Violation
 from ..recipes import Recipe
 
-ONES = {"batch": (1, 2), "heads": ((1, 1), (2, 2), (2, 1)), "lengths": ((1, 1), (1, 4), (4, 1), (3, 3)), "widths": ((1, 1), (1, 4), (4, 1), (3, 3))}
+ONES = {
+    "batch": (1, 2),
+    "heads": ((1, 1), (2, 2), (2, 1)),
+    "lengths": ((1, 1), (1, 4), (4, 1), (3, 3)),
+    "widths": ((1, 1), (1, 4), (4, 1), (3, 3)),
+}
 
 
 @check("size.one", Recipe({**ONES, "causal": (False, True), "mask": (None, "random", "all")}))
@@ -45,7 +50,13 @@ def check_empty_query(subject, case):  # type: ignore[no-untyped-def]
 def check_empty_key(subject, case):  # type: ignore[no-untyped-def]
     got = _empty(subject, case, kv_len=0)
     if bool((got != 0).any()):
-        raise Violation("without any key the output is not zero", got=float(got[got != 0][0]), expected=0.0, allowed=0.0, wrong=got)
+        raise Violation(
+            "without any key the output is not zero",
+            got=float(got[got != 0][0]),
+            expected=0.0,
+            allowed=0.0,
+            wrong=got,
+        )
 
 
 @check("size.empty_layer", Recipe({"causal": (False, True)}), on="layer")
@@ -67,7 +78,11 @@ def check_blocks(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, case.core_inputs(), what="a length near a block size gives a wrong output")
 
 
-@check("size.tail", Recipe({"lengths": EDGES, "batch": (1,), "heads": ((1, 1), (2, 2)), "widths": ((5, 5),)}), effort=1.6)
+@check(
+    "size.tail",
+    Recipe({"lengths": EDGES, "batch": (1,), "heads": ((1, 1), (2, 2)), "widths": ((5, 5),)}),
+    effort=1.6,
+)
 def check_tail(subject, case):  # type: ignore[no-untyped-def]
     """Give the last keys all the weight: losing one of them must show at any length."""
     inputs = case.core_inputs()
@@ -75,7 +90,9 @@ def check_tail(subject, case):  # type: ignore[no-untyped-def]
     value[:, :, -1] += 256.0
     value[:, :, case.kv_len // 2] -= 128.0
     judge.judge_core(
-        subject, inputs.replace(query=torch.zeros_like(inputs.query), value=value), what="a key is lost at the end of a block or of the row"
+        subject,
+        inputs.replace(query=torch.zeros_like(inputs.query), value=value),
+        what="a key is lost at the end of a block or of the row",
     )
 
 
@@ -100,6 +117,16 @@ def check_coincidence(subject, case):  # type: ignore[no-untyped-def]
         judge.judge_core(subject, changed.core_inputs(), what="two axes of the same size are confused")
 
 
-@check("size.many_heads", Recipe({"heads": ((12, 12), (16, 16), (12, 4), (32, 8)), "lengths": ((3, 5), (4, 4)), "batch": (1, 2), "widths": ((4, 4), (3, 3))}))
+@check(
+    "size.many_heads",
+    Recipe(
+        {
+            "heads": ((12, 12), (16, 16), (12, 4), (32, 8)),
+            "lengths": ((3, 5), (4, 4)),
+            "batch": (1, 2),
+            "widths": ((4, 4), (3, 3)),
+        }
+    ),
+)
 def check_many_heads(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, case.core_inputs(), what="many heads give a wrong output")

@@ -10,10 +10,15 @@ CAPS = {"softcap": (0.7, 2.0, 5.0, 30.0), "values": ("normal", "scaled", "outlie
 
 @check("softcap.value", Recipe({**CAPS, "scale": (None, 1.0, -0.5)}))
 def check_value(subject, case):  # type: ignore[no-untyped-def]
-    judge.judge_core(subject, case.core_inputs(), what="an output with a softcap differs from the exact result")
+    judge.judge_core(
+        subject, case.core_inputs(), what="an output with a softcap differs from the exact result"
+    )
 
 
-@check("softcap.before_mask", Recipe({**CAPS, "mask": (*ALIVE, "dead"), "causal": (False, True), "mask_axes": ("bhqk", "qk", "bk")}))
+@check(
+    "softcap.before_mask",
+    Recipe({**CAPS, "mask": (*ALIVE, "dead"), "causal": (False, True), "mask_axes": ("bhqk", "qk", "bk")}),
+)
 def check_before_mask(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, case.core_inputs(), what="the softcap is applied after the mask")
 

@@ -24,9 +24,13 @@ def _require_untouched(copies, *, when):  # type: ignore[no-untyped-def]
     for name, (tensor, before, version) in copies.items():
         same = (tensor == before) | (tensor.isnan() & before.isnan())
         if not bool(same.all()):
-            raise Violation(f"the call writes to its {name} ({when})", got="changed content", expected="as it was")
+            raise Violation(
+                f"the call writes to its {name} ({when})", got="changed content", expected="as it was"
+            )
         if tensor._version != version:
-            raise Violation(f"the call writes to its {name} in place ({when})", got="a new version", expected="as it was")
+            raise Violation(
+                f"the call writes to its {name} in place ({when})", got="a new version", expected="as it was"
+            )
 
 
 @check("state.inputs_unchanged", Recipe(OPTIONS))
@@ -38,7 +42,14 @@ def check_inputs_unchanged(subject, case):  # type: ignore[no-untyped-def]
     with torch.no_grad():
         subject.run(inputs)
     _require_untouched(copies, when="under no_grad")
-    subject.run(inputs.replace(**{n: t.detach().requires_grad_() for n, t in (("query", inputs.query), ("key", inputs.key), ("value", inputs.value))}))
+    subject.run(
+        inputs.replace(
+            **{
+                n: t.detach().requires_grad_()
+                for n, t in (("query", inputs.query), ("key", inputs.key), ("value", inputs.value))
+            }
+        )
+    )
     _require_untouched(copies, when="when gradients are required")
 
 
@@ -62,24 +73,44 @@ def check_weights_unchanged(subject, case):  # type: ignore[no-untyped-def]
         layer.run(inputs)
     for name, parameter in layer.module.named_parameters():
         if not torch.equal(parameter, before[name]):
-            raise Violation(f"the call writes to the parameter {name}", got="changed content", expected="as it was")
+            raise Violation(
+                f"the call writes to the parameter {name}", got="changed content", expected="as it was"
+            )
 
 
 def _storage(tensor):  # type: ignore[no-untyped-def]
     return tensor.untyped_storage().data_ptr() if tensor.numel() else None
 
 
-@check("state.no_alias", Recipe({"lengths": ((3, 4), (4, 4), (1, 1), (3, 1)), "mask": (None, "all"), "scale": (None, 0.0), "causal": (False, True)}))
+@check(
+    "state.no_alias",
+    Recipe(
+        {
+            "lengths": ((3, 4), (4, 4), (1, 1), (3, 1)),
+            "mask": (None, "all"),
+            "scale": (None, 0.0),
+            "causal": (False, True),
+        }
+    ),
+)
 def check_no_alias(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     outcome = subject.run(inputs)
     owner = _storage(outcome.raw)
     for name, tensor in {**inputs.tensors(), **outcome.handed}.items():
         if owner is not None and _storage(tensor) == owner:
-            raise Violation(f"the output shares memory with the {name}", got="the same storage", expected="memory of its own")
+            raise Violation(
+                f"the output shares memory with the {name}",
+                got="the same storage",
+                expected="memory of its own",
+            )
     again = subject.run(inputs)
     if owner is not None and _storage(again.raw) == owner:
-        raise Violation("the output shares memory with an earlier output", got="the same storage", expected="memory of its own")
+        raise Violation(
+            "the output shares memory with an earlier output",
+            got="the same storage",
+            expected="memory of its own",
+        )
 
 
 @check("state.output_kept", Recipe({"causal": (False, True), "mask": (None, "random")}))
@@ -131,7 +162,7 @@ def _without_guard(subject, inputs):  # type: ignore[no-untyped-def]
         subject_module.kept_settings = kept
 
 
-class _no_guard:  # noqa: N801 - stands in for a context manager function
+class _no_guard:
     def __enter__(self) -> None: ...
 
     def __exit__(self, *_: object) -> None: ...
@@ -145,7 +176,10 @@ def _restore(before):  # type: ignore[no-untyped-def]
     torch.set_float32_matmul_precision(before["float32 matmul precision"])
 
 
-@check("state.second_call", Recipe({"lengths": ((3, 4), (4, 4), (5, 7)), "causal": (False, True), "mask": (None, "random")}))
+@check(
+    "state.second_call",
+    Recipe({"lengths": ((3, 4), (4, 4), (5, 7)), "causal": (False, True), "mask": (None, "random")}),
+)
 def check_second_call(subject, case):  # type: ignore[no-untyped-def]
     """Other sizes, another mask of the same size, another dtype before: the answer stays the same."""
     inputs = case.core_inputs()
@@ -156,24 +190,43 @@ def check_second_call(subject, case):  # type: ignore[no-untyped-def]
     for other in others:
         fitted = subject.space.fit(other)
         if fitted is not None:
-            judge.judge_core(subject, fitted.core_inputs(), what="an earlier call changes the result of a later one")
+            judge.judge_core(
+                subject, fitted.core_inputs(), what="an earlier call changes the result of a later one"
+            )
     judge.require_equal(subject.run(inputs).output, before, what="a call in between changes the result")
 
 
-@check("state.second_call", Recipe({"lengths": ((3, 4), (4, 4), (5, 7)), "causal": (False, True), "mask": (None, "random")}), on="layer")
+@check(
+    "state.second_call",
+    Recipe({"lengths": ((3, 4), (4, 4), (5, 7)), "causal": (False, True), "mask": (None, "random")}),
+    on="layer",
+)
 def check_layer_second_call(subject, case):  # type: ignore[no-untyped-def]
     """One module, called with other sizes and masks in between."""
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)
     before = layer.run(inputs).output
     longer = subject.space.fit(case.replace(q_len=case.q_len + 4, kv_len=case.kv_len + 4, seed=case.seed + 1))
-    others = [longer, case.replace(seed=case.seed + 2), case.replace(batch=case.batch + 2), case.replace(q_len=2, kv_len=2), case]
+    others = [
+        longer,
+        case.replace(seed=case.seed + 2),
+        case.replace(batch=case.batch + 2),
+        case.replace(q_len=2, kv_len=2),
+        case,
+    ]
     for other in others:
         fitted = subject.space.fit(other)
         if fitted is not None:
             changed = subject.layer_inputs(fitted).replace(weights=inputs.weights)
-            judge.judge_layer(subject, changed, layer=layer, what="an earlier call of the module changes the result of a later one")
-    judge.require_equal(layer.run(inputs).output, before, what="calls in between change what the module returns")
+            judge.judge_layer(
+                subject,
+                changed,
+                layer=layer,
+                what="an earlier call of the module changes the result of a later one",
+            )
+    judge.require_equal(
+        layer.run(inputs).output, before, what="calls in between change what the module returns"
+    )
 
 
 @check("state.instances", Recipe({"causal": (False, True)}), on="layer")
@@ -197,14 +250,20 @@ def check_train_eval(subject, case):  # type: ignore[no-untyped-def]
     allowed = layer_bound(inputs, exact, judge.roundoffs_for(subject, inputs.query.dtype))
     # Rows that see nothing take part here: whatever they give, it must not depend on the mode.
     judge.require_within(
-        layer.run(inputs).output, in_eval.detach().double(), allowed * 2, what="train and eval mode differ, without dropout"
+        layer.run(inputs).output,
+        in_eval.detach().double(),
+        allowed * 2,
+        what="train and eval mode differ, without dropout",
     )
     if not layer.module.training:
         raise Violation("the call takes the module out of train mode", got="eval", expected="train")
     layer.module.eval()
     with torch.no_grad():
         judge.require_within(
-            layer.run(inputs).output, in_eval.detach().double(), allowed * 2, what="in eval mode no_grad changes the output"
+            layer.run(inputs).output,
+            in_eval.detach().double(),
+            allowed * 2,
+            what="in eval mode no_grad changes the output",
         )
 
 
@@ -216,7 +275,9 @@ def check_grad_mode(subject, case):  # type: ignore[no-untyped-def]
         without = subject.run(inputs).output.double()
     leaves = {n: getattr(inputs, n).detach().requires_grad_() for n in ("query", "key", "value")}
     recorded = subject.run(inputs.replace(**leaves)).output
-    judge.require_within(recorded, without, allowed * 2, what="the output depends on whether gradients are recorded")
+    judge.require_within(
+        recorded, without, allowed * 2, what="the output depends on whether gradients are recorded"
+    )
 
 
 @check("state.inference_mode", Recipe({"causal": (False, True), "mask": (None, "random")}))
@@ -239,7 +300,9 @@ def check_deepcopy(subject, case):  # type: ignore[no-untyped-def]
         layer.module = copy.deepcopy(layer.module)
     except Exception as error:
         raise SubjectError.of(error) from error
-    judge.require_equal(layer.run(inputs).output, before, what="a deep copy of the module gives another output")
+    judge.require_equal(
+        layer.run(inputs).output, before, what="a deep copy of the module gives another output"
+    )
 
 
 @check("state.state_dict", Recipe({"causal": (False, True)}), on="layer")
@@ -255,8 +318,16 @@ def check_state_dict(subject, case):  # type: ignore[no-untyped-def]
     try:
         other.module.load_state_dict(torch.load(buffer, weights_only=True))
     except Exception as error:
-        raise Violation(f"its own state dict does not load: {str(error).splitlines()[0]}", got=type(error).__name__, expected="loads") from error
-    judge.require_equal(other.run(inputs).output, before, what="a module with the same state dict gives another output: something is not saved")
+        raise Violation(
+            f"its own state dict does not load: {str(error).splitlines()[0]}",
+            got=type(error).__name__,
+            expected="loads",
+        ) from error
+    judge.require_equal(
+        other.run(inputs).output,
+        before,
+        what="a module with the same state dict gives another output: something is not saved",
+    )
 
 
 @check("state.pickle", Recipe({"causal": (False, True)}), on="layer")
@@ -276,12 +347,18 @@ def check_pickle(subject, case):  # type: ignore[no-untyped-def]
     judge.require_equal(layer.run(inputs).output, before, what="a pickled module gives another output")
 
 
-@check("state.weights_flag", Recipe({"causal": (False, True), "mask": (None, "random", "dead"), "bias": (None, "hqk")}))
+@check(
+    "state.weights_flag",
+    Recipe({"causal": (False, True), "mask": (None, "random", "dead"), "bias": (None, "hqk")}),
+)
 def check_weights_flag(subject, case):  # type: ignore[no-untyped-def]
     """Asking for the weights does not change the output."""
     inputs = case.core_inputs()
     _, allowed = judge.exact_core(subject, inputs)
     with_weights = subject.run(inputs, want_weights=True).output
     judge.require_within(
-        with_weights, subject.run(inputs).output.detach().double(), allowed * 2, what="asking for the weights changes the output"
+        with_weights,
+        subject.run(inputs).output.detach().double(),
+        allowed * 2,
+        what="asking for the weights changes the output",
     )

@@ -41,20 +41,28 @@ def check_layer_plain(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_layer(subject, subject.layer_inputs(case))
 
 
-@check("value.cross_sources", Recipe({"sources": ("memory", "separate"), "lengths": ((3, 7), (7, 3), (4, 4))}), on="layer")
+@check(
+    "value.cross_sources",
+    Recipe({"sources": ("memory", "separate"), "lengths": ((3, 7), (7, 3), (4, 4))}),
+    on="layer",
+)
 def check_cross_sources(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_layer(subject, subject.layer_inputs(case))
 
 
 @check("value.single_key", Recipe({"lengths": ((3, 1), (1, 1), (5, 1)), "values": REVEALING}))
 def check_single_key(subject, case):  # type: ignore[no-untyped-def]
-    inputs = case.replace(kv_len=1, q_len=case.q_len if subject.space.has("cross") else 1, causal=False).core_inputs()
+    inputs = case.replace(
+        kv_len=1, q_len=case.q_len if subject.space.has("cross") else 1, causal=False
+    ).core_inputs()
     if subject.space.causal == "always":
         inputs = inputs.replace(causal=True, query=inputs.query[:, :, -1:])
     judge.judge_core(subject, inputs, what="one key alone: the output is not its value")
 
 
-@check("value.constant", Recipe({**MASKED, "causal": (False, True), "values": ("normal", "offset", "scaled")}))
+@check(
+    "value.constant", Recipe({**MASKED, "causal": (False, True), "values": ("normal", "offset", "scaled")})
+)
 def check_constant(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     inputs = inputs.replace(value=inputs.value[:, :, :1].expand_as(inputs.value).contiguous())
@@ -72,8 +80,20 @@ def check_hull(subject, case):  # type: ignore[no-untyped-def]
     seen = exact.visible[..., None]
     top = torch.where(seen, value, float("-inf")).amax(3)
     low = torch.where(seen, value, float("inf")).amin(3)
-    judge.require_within(got.clamp_min(low), got, allowed, what="the output lies below every value that the query sees", rows=rows)
-    judge.require_within(got.clamp_max(top), got, allowed, what="the output lies above every value that the query sees", rows=rows)
+    judge.require_within(
+        got.clamp_min(low),
+        got,
+        allowed,
+        what="the output lies below every value that the query sees",
+        rows=rows,
+    )
+    judge.require_within(
+        got.clamp_max(top),
+        got,
+        allowed,
+        what="the output lies above every value that the query sees",
+        rows=rows,
+    )
 
 
 @check("value.linear", Recipe({**MASKED, "values": ("normal", "integers")}))
@@ -83,7 +103,11 @@ def check_linear(subject, case):  # type: ignore[no-untyped-def]
     once, twice = subject.run(inputs).output.double(), subject.run(doubled).output
     exact, allowed = judge.exact_core(subject, doubled)
     judge.require_within(
-        twice, once * 2, allowed * 2, what="twice the values do not give twice the output", rows=judge.alive_rows(exact)
+        twice,
+        once * 2,
+        allowed * 2,
+        what="twice the values do not give twice the output",
+        rows=judge.alive_rows(exact),
     )
 
 
@@ -99,11 +123,18 @@ def check_permute_keys(subject, case):  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@check("value.permute_heads", Recipe({"heads": ((3, 3), (4, 4), (2, 2), (6, 6)), "values": ("normal", "outlier"), "causal": (False, True)}))
+@check(
+    "value.permute_heads",
+    Recipe(
+        {"heads": ((3, 3), (4, 4), (2, 2), (6, 6)), "values": ("normal", "outlier"), "causal": (False, True)}
+    ),
+)
 def check_permute_heads(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     order = torch.arange(case.heads).roll(1)
-    moved = inputs.replace(query=inputs.query[:, order], key=inputs.key[:, order], value=inputs.value[:, order])
+    moved = inputs.replace(
+        query=inputs.query[:, order], key=inputs.key[:, order], value=inputs.value[:, order]
+    )
     _, allowed = judge.exact_core(subject, inputs)
     judge.require_within(
         subject.run(moved).output, subject.run(inputs).output[:, order].double(), allowed[:, order] * 2,
@@ -123,14 +154,19 @@ def check_permute_queries(subject, case):  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@check("value.batch_independent", Recipe({"batch": (2, 3), **MASKED, "values": ("normal", "scaled"), "causal": (False, True)}))
+@check(
+    "value.batch_independent",
+    Recipe({"batch": (2, 3), **MASKED, "values": ("normal", "scaled"), "causal": (False, True)}),
+)
 def check_batch_independent(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     exact, allowed = judge.exact_core(subject, inputs)
     rows = judge.alive_rows(exact)
     together = subject.run(inputs).output
     for b in range(case.batch):
-        alone = inputs.map_tensors(lambda name, t, b=b: t[b : b + 1] if t.dim() == 4 and t.shape[0] > 1 else t)
+        alone = inputs.map_tensors(
+            lambda name, t, b=b: t[b : b + 1] if t.dim() == 4 and t.shape[0] > 1 else t
+        )
         judge.require_within(
             subject.run(alone).output, together[b : b + 1].double(), allowed[b : b + 1] * 2,
             what="a sample alone gives another output than in a batch", rows=rows[b : b + 1],
@@ -140,7 +176,9 @@ def check_batch_independent(subject, case):  # type: ignore[no-untyped-def]
 @check("value.shift", Recipe({"values": ("normal",), "causal": (False, True)}))
 def check_shift(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
-    step = torch.randn(case.batch, case.kv_heads, 1, case.d_k, generator=case.generator(9), dtype=torch.float64)
+    step = torch.randn(
+        case.batch, case.kv_heads, 1, case.d_k, generator=case.generator(9), dtype=torch.float64
+    )
     moved = inputs.replace(key=(inputs.key.double() + step).to(inputs.key.dtype))
     judge.judge_core(subject, moved, what="a constant added to every score of a row changes the output")
 
@@ -176,12 +214,18 @@ def check_large_logits(subject, case):  # type: ignore[no-untyped-def]
 @check("value.low_logits", Recipe(EXTREME))
 def check_low_logits(subject, case):  # type: ignore[no-untyped-def]
     for level in (-16384, -1048576) if case.dtype != "float16" else (-16384,):  # what float16 can hold
-        judge.judge_core(subject, _steep(case, level=level, spread=4), what="logits that are all very low: a row is lost")
+        judge.judge_core(
+            subject, _steep(case, level=level, spread=4), what="logits that are all very low: a row is lost"
+        )
 
 
 @check("value.wide_range", Recipe(EXTREME))
 def check_wide_range(subject, case):  # type: ignore[no-untyped-def]
-    judge.judge_core(subject, _steep(case, level=-4096, spread=8192), what="logits far apart: the softmax loses the largest")
+    judge.judge_core(
+        subject,
+        _steep(case, level=-4096, spread=8192),
+        what="logits far apart: the softmax loses the largest",
+    )
 
 
 @check("value.nan_visible", Recipe({"lengths": ((3, 4), (2, 5), (1, 1)), "causal": (False, True)}))
@@ -198,11 +242,24 @@ def check_nan_visible(subject, case):  # type: ignore[no-untyped-def]
     if bool(lost.any()):
         index = (*(int(i) for i in lost.nonzero()[0]), 0)
         raise Violation(
-            "a NaN in a value that the query sees does not come out", got=float(got[index]), expected=float("nan"), index=index
+            "a NaN in a value that the query sees does not come out",
+            got=float(got[index]),
+            expected=float("nan"),
+            index=index,
         )
 
 
-@check("value.zeros", Recipe({"lengths": ((3, 4), (4, 4), (2, 7)), "values": ("normal",), "mask": (None, "random"), "causal": (False, True)}))
+@check(
+    "value.zeros",
+    Recipe(
+        {
+            "lengths": ((3, 4), (4, 4), (2, 7)),
+            "values": ("normal",),
+            "mask": (None, "random"),
+            "causal": (False, True),
+        }
+    ),
+)
 def check_zeros(subject, case):  # type: ignore[no-untyped-def]
     """A vector of zeros is content like any other: it hides no key and no query."""
     inputs = case.core_inputs()
@@ -220,10 +277,15 @@ def check_roles(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     for name, salt in (("query", 11), ("key", 12), ("value", 13)):
         tensor = getattr(inputs, name)
-        other = torch.randn(tensor.shape, generator=case.generator(salt), dtype=torch.float64).to(tensor.dtype)
+        other = torch.randn(tensor.shape, generator=case.generator(salt), dtype=torch.float64).to(
+            tensor.dtype
+        )
         changed = inputs.replace(**{name: other})
         exact = oracle.core(changed)
         allowed = core_bound(changed, exact, judge.roundoffs_for(subject, tensor.dtype))
         judge.require_within(
-            subject.run(changed).output, exact.output, allowed, what=f"the output does not follow a change of the {name} alone"
+            subject.run(changed).output,
+            exact.output,
+            allowed,
+            what=f"the output does not follow a change of the {name} alone",
         )

@@ -1,7 +1,5 @@
 """Chapter weights: the attention weights, where an implementation returns them."""
 
-
-
 from ... import oracle
 from .. import judge
 from ..bound import weights_bound
@@ -10,7 +8,12 @@ from ..failures import SubjectError, Violation
 from ..recipes import Recipe
 from ..tensors import ALIVE
 
-FORMS = {"lengths": ((3, 4), (4, 4), (1, 6), (5, 33)), "mask": (None, *ALIVE), "mask_axes": ("bhqk", "qk", "bk", "hqk"), "causal": (False, True)}
+FORMS = {
+    "lengths": ((3, 4), (4, 4), (1, 6), (5, 33)),
+    "mask": (None, *ALIVE),
+    "mask_axes": ("bhqk", "qk", "bk", "hqk"),
+    "causal": (False, True),
+}
 
 
 def _weights(subject, inputs):  # type: ignore[no-untyped-def]
@@ -57,7 +60,9 @@ def check_forbidden(subject, case):  # type: ignore[no-untyped-def]
     leaking = ~visible & visible.any(-1, keepdim=True) & ~(weights == 0)
     if bool(leaking.any()):
         index = tuple(int(i) for i in leaking.nonzero()[0])
-        raise Violation("a forbidden key has a weight", got=float(weights[index]), expected=0.0, allowed=0.0, index=index)
+        raise Violation(
+            "a forbidden key has a weight", got=float(weights[index]), expected=0.0, allowed=0.0, index=index
+        )
 
 
 @check("weights.explain_output", Recipe(FORMS))
@@ -67,7 +72,9 @@ def check_explain(subject, case):  # type: ignore[no-untyped-def]
     outcome = subject.run(inputs, want_weights=True)
     if outcome.weights is None:
         raise SubjectError("returned", "no weights, though they were asked for")
-    judge.require_shape(outcome.weights, (case.batch, case.heads, case.q_len, case.kv_len), what="tensor of weights")
+    judge.require_shape(
+        outcome.weights, (case.batch, case.heads, case.q_len, case.kv_len), what="tensor of weights"
+    )
     value = inputs.value.double().repeat_interleave(case.heads // case.kv_heads, 1)
     exact, allowed = judge.exact_core(subject, inputs)
     judge.require_within(
@@ -76,7 +83,10 @@ def check_explain(subject, case):  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@check("weights.dead_row", Recipe({**FORMS, "mask": ("dead", "nothing"), "mask_axes": ("bhqk", "qk", "bq", "hqk")}))
+@check(
+    "weights.dead_row",
+    Recipe({**FORMS, "mask": ("dead", "nothing"), "mask_axes": ("bhqk", "qk", "bq", "hqk")}),
+)
 def check_dead_row(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     weights = _weights(subject, inputs)
@@ -84,6 +94,10 @@ def check_dead_row(subject, case):  # type: ignore[no-untyped-def]
     wrong = dead & ~(weights == 0)
     if bool(wrong.any()):
         index = tuple(int(i) for i in wrong.nonzero()[0])
-        raise Violation("a query that may attend to nothing has weights", got=float(weights[index]), expected=0.0, allowed=0.0, index=index)
-
-
+        raise Violation(
+            "a query that may attend to nothing has weights",
+            got=float(weights[index]),
+            expected=0.0,
+            allowed=0.0,
+            index=index,
+        )

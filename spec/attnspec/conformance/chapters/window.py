@@ -16,7 +16,16 @@ def check_value(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, case.core_inputs(), what="a windowed output differs from the exact result")
 
 
-@check("window.count", Recipe({"window": ((0, 0), (1, 0), (2, 0), (3, 0)), "lengths": ((6, 6), (9, 9), (5, 5)), "causal": (False, True)}))
+@check(
+    "window.count",
+    Recipe(
+        {
+            "window": ((0, 0), (1, 0), (2, 0), (3, 0)),
+            "lengths": ((6, 6), (9, 9), (5, 5)),
+            "causal": (False, True),
+        }
+    ),
+)
 def check_count(subject, case):  # type: ignore[no-untyped-def]
     """Under causal, left = w keeps w + 1 keys: with equal scores the output is their mean."""
     inputs = case.core_inputs()
@@ -29,12 +38,20 @@ def check_with_causal(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, case.core_inputs(), what="a window and causal together do not mean both")
 
 
-@check("window.with_mask", Recipe({"window": WINDOWS, "mask": (*ALIVE, "dead"), "causal": (False, True), "lengths": LENGTHS}))
+@check(
+    "window.with_mask",
+    Recipe({"window": WINDOWS, "mask": (*ALIVE, "dead"), "causal": (False, True), "lengths": LENGTHS}),
+)
 def check_with_mask(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, case.core_inputs(), what="a window and a mask together do not mean both")
 
 
-@check("window.outside", Recipe({"window": ((1, 1), (2, 0), (0, 2)), "lengths": ((6, 6), (9, 9), (33, 33)), "values": ("normal",)}))
+@check(
+    "window.outside",
+    Recipe(
+        {"window": ((1, 1), (2, 0), (0, 2)), "lengths": ((6, 6), (9, 9), (33, 33)), "values": ("normal",)}
+    ),
+)
 def check_outside(subject, case):  # type: ignore[no-untyped-def]
     """What lies outside the window of one query does not reach it by a bit."""
     inputs = case.core_inputs()
@@ -45,7 +62,8 @@ def check_outside(subject, case):  # type: ignore[no-untyped-def]
     outside[max(0, here - left if left >= 0 else 0) : here + right + 1 if right >= 0 else case.kv_len] = False
     change = outside[:, None]
     moved = inputs.replace(
-        key=torch.where(change, inputs.key * -2 + 1, inputs.key), value=torch.where(change, inputs.value * 5 + 1, inputs.value)
+        key=torch.where(change, inputs.key * -2 + 1, inputs.key),
+        value=torch.where(change, inputs.value * 5 + 1, inputs.value),
     )
     before, after = subject.run(inputs).output[:, :, row], subject.run(moved).output[:, :, row]
     if not torch.equal(before, after):
