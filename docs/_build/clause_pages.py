@@ -31,7 +31,7 @@ def write(out: Output, mistakes: dict[str, list[tuple[str, str, str]]]) -> None:
 
     Args:
         out: Where to.
-        mistakes: For each clause the mistakes of the gallery that break it: id, title, and what attnspec says.
+        mistakes: For each clause the mistakes of the gallery that break it: id, title, what attnspec says.
     """
     defects = kill_table()["defects"]
     catches: dict[str, list[tuple[str, dict[str, Any]]]] = {}
@@ -71,13 +71,16 @@ def index() -> str:
         for c in book.chapters
     ]
     levels = "\n".join(f"- **{level}** {words}." for level, words in LEVELS.items())
-    return (
-        f"The contract {CONTRACT_VERSION} has {len(book)} clauses in {len(book.chapters)} chapters. Each has a name that"
-        " does not change, one sentence that is true of a right implementation, a check, and the bug that made it"
-        " necessary.\n\n" + levels + "\n\n" + table(("chapter", "about", "clauses", "MUST"), rows)
-        + "\nOn the command line `attnspec show NAME` says the same; `attnspec check TARGET --clause NAME` runs one"
-        " clause, or one chapter.\n"
-    )  # fmt: skip
+    intro = (
+        f"The contract {CONTRACT_VERSION} has {len(book)} clauses in {len(book.chapters)} chapters. Each has a"
+        " name that does not change, one sentence that is true of a right implementation, a check, and the bug"
+        " that made it necessary."
+    )
+    outro = (
+        "On the command line `attnspec show NAME` says the same; `attnspec check TARGET --clause NAME` runs one"
+        " clause, or one chapter."
+    )
+    return "\n\n".join((intro, levels, table(("chapter", "about", "clauses", "MUST"), rows), outro))
 
 
 def entry(

@@ -21,9 +21,11 @@ def write(out: Output, found: dict[str, dict[str, Any]]) -> None:
     out.part("kills.md", kills(table_of_kills))
     out.part("soak.md", soak())
     out.page(
-        "implementations/kill-table.md", "Kill table", "Every seeded defect of the bank, and the clauses that catch it.",
+        "implementations/kill-table.md",
+        "Kill table",
+        "Every seeded defect of the bank, and the clauses that catch it.",
         everything(table_of_kills),
-    )  # fmt: skip
+    )
 
 
 def matrix(checks: dict[str, dict[str, Any]]) -> str:
@@ -31,7 +33,7 @@ def matrix(checks: dict[str, dict[str, Any]]) -> str:
     chapters = [
         c for c in clauses().chapters if any(c.name in check["chapters"] for check in checks.values())
     ]
-    headings = ["implementation", *(f"[{c.title}](clauses/{c.name}.md)" for c in chapters), "verdict"]
+    headings = ["implementation", "verdict", *(f"[{c.title}](clauses/{c.name}.md)" for c in chapters)]
     rows = []
     for name, check in checks.items():
         place = f"implementations/{name}.md"
@@ -40,7 +42,7 @@ def matrix(checks: dict[str, dict[str, Any]]) -> str:
             held, ran = check["chapters"].get(chapter.name, (0, 0))
             words = "–" if not ran else str(ran) if held == ran else f"**{held}/{ran}**"
             cells.append(f"[{words}]({place}#conformance)" if ran else words)
-        rows.append([f"[{name}]({place})", *cells, verdict(check)])
+        rows.append([f"[{name}]({place})", verdict(check), *cells])
     profile = next(iter(checks.values()))["profile"]
     return (
         f"Contract {CONTRACT_VERSION}, profile `{profile}`, on the CPU, run when this site was built.\n\n"
@@ -60,8 +62,11 @@ def kills(found: dict[str, Any]) -> str:
         caught = sum(any(k["status"] in ("failed", "question") for k in d["kills"].values()) for d in defects)
         rows.append((family, str(len(defects)), str(caught)))
     summary = found["summary"]
-    said = f"{summary['caught']} of {summary['defects']} seeded defects are caught. [All of them](implementations/kill-table.md)."
-    return said + "\n\n" + table(("family", "defects", "caught"), rows)
+    said = f"{summary['caught']} of {summary['defects']} seeded defects are caught."
+    return (
+        said + " [All of them](implementations/kill-table.md)."
+        "\n\n" + table(("family", "defects", "caught"), rows)
+    )
 
 
 def everything(found: dict[str, Any]) -> str:
@@ -69,7 +74,7 @@ def everything(found: dict[str, Any]) -> str:
     if not found["defects"]:
         return "The kill table has not been made in this checkout: `nox -s defects` makes it.\n"
     parts = [
-        "Each is a right implementation with one step replaced. The clauses named first are those that name its kind.\n"
+        "Each is a right implementation with one step replaced. Clauses that name its kind come first.\n"
     ]
     families = dict.fromkeys(d["family"] for d in found["defects"].values())
     for family in families:

@@ -15,7 +15,7 @@ import torch
 
 from attnspec import stages
 from attnspec._axes import AXES
-from attnspec._table import STAGES, Argument
+from attnspec._table import STAGES, Argument, Stage
 
 assert stages  # imported for the table that it fills
 SCORES = "batch*heads*q_len*kv_len"
@@ -129,11 +129,13 @@ def _product(shape: tuple[int, ...]) -> int:
 
 def parameters(fields: dict[str, int]) -> dict[str, int]:
     """Return how many weights and biases a layer has: the sizes of the projections' arguments."""
-    return {
-        name: sum(_product(shape(a, c, fields)) for c in CALLS for a in STAGES[c.stage].arguments if a.name == name
-                  and c.stage.startswith("project_"))
-        for name in ("weight", "bias")
-    }  # fmt: skip
+    projections = [c for c in CALLS if c.stage.startswith("project_")]
+    found = {"weight": 0, "bias": 0}
+    for call in projections:
+        for argument in STAGES[call.stage].arguments:
+            if argument.name in found:
+                found[argument.name] += _product(shape(argument, call, fields))
+    return found
 
 
 def cache_elements(fields: dict[str, int]) -> int:
@@ -147,11 +149,15 @@ def as_data() -> dict[str, Any]:
     def argument(found: Argument) -> dict[str, Any]:
         return {"name": found.name, "dims": list(found.dims), "kind": found.kind}
 
+    def described(stage: Stage) -> dict[str, Any]:
+        arguments = [argument(a) for a in stage.arguments]
+        return {"name": stage.name, "arguments": arguments, "result": argument(stage.result)}
+
     smallest = {axis.name: axis.smallest for axis in AXES}
     return {
         "fields": [{"name": n, "value": v, "smallest": smallest[n]} for n, v in FIELDS.items()],
         "dtypes": DTYPES,
         "derived": DERIVED,
-        "stages": {n: {"name": s.name, "arguments": [argument(a) for a in s.arguments], "result": argument(s.result)} for n, s in STAGES.items()},
+        "stages": {name: described(stage) for name, stage in STAGES.items()},
         "calls": [vars(call) for call in CALLS],
     }  # fmt: skip

@@ -13,7 +13,7 @@ LENGTH = 12
 
 
 def weights() -> torch.Tensor:
-    """Return the weights of four heads: near keys, the first key, equal keys, and random scores; all causal."""
+    """Return four causal heads: near keys, the first key, equal keys, and random scores."""
     torch.manual_seed(3)
     positions = torch.arange(LENGTH, dtype=torch.float64)
     distance = (positions[:, None] - positions[None, :]).abs()

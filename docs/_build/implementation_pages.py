@@ -17,7 +17,7 @@ from .site import Output, code, fence, number, table
 # What is kept beside inputs, projections and output while attention is computed. An implementation that is
 # not listed says nothing here; everything else on its page is read from it.
 MEMORY = {
-    "per_head_loop": "one head's scores at a time: `batch q_len kv_len`; all heads' when gradients are recorded",
+    "per_head_loop": "one head's scores at a time, `batch q_len kv_len`; all of them for gradients",
     "local_window": "a band of scores: `batch heads q_len (block + left + right)`",
     "blockwise": "one block of scores: `batch heads q_len block`, in the backward pass too",
     "blockwise_core": "one block of scores: `batch heads q_len block`, in the backward pass too",
@@ -63,7 +63,7 @@ def write(out: Output, found: dict[str, dict[str, Any]]) -> None:
         for n in known
     ]
     text = (
-        "Each implementation is one file, held to the contract like anybody's; every page below has the same parts."
+        "Each implementation is one file, held to the contract like anybody's; every page has the same parts."
         " [Add your own](../add-your-own.md) in one file and one line.\n\n"
         + table(("implementation", "contract", "summary", "verdict"), rows)
     )  # fmt: skip
@@ -87,7 +87,8 @@ def verdict(check: dict[str, Any]) -> str:
 
 def page(record: Implementation, found: dict[str, Any]) -> str:
     """Return one implementation's page."""
-    parts = [f"{record.summary[0].upper()}{record.summary[1:]}.\n", "## Idea { #idea }\n", f"{record.idea}\n"]
+    parts = [f"{record.summary[0].upper()}{record.summary[1:]}.\n"]
+    parts += ["## Idea, and when to use it { #idea }\n", f"{record.idea}\n"]
     parts += ["## Weights { #weights }\n", weights(record)]
     parts += ["## Conformance { #conformance }\n", conformance(record, found["check"])]
     parts += ["## Precision { #precision }\n", precision_words(record)]
@@ -102,18 +103,23 @@ def page(record: Implementation, found: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
+def instance(record: Implementation) -> tuple[torch.nn.Module, str]:
+    """Return a layer, with fewer key/value heads where it can have them, and how it was made."""
+    sizes = {name: costs.FIELDS[name] for name in ("d_model", "heads")}
+    if "kv_heads" in inspect.signature(record.target).parameters:
+        sizes["kv_heads"] = 2
+    return record.target(**sizes, **record.extra), ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
 def weights(record: Implementation) -> str:
     """Return the layout of the weights, with the parameters of an instance."""
     if record.contract == "core":
         return "None: a core takes queries, keys and values that are projected already.\n"
-    d_model, heads = costs.FIELDS["d_model"], costs.FIELDS["heads"]
-    layer = record.target(d_model, heads, **record.extra)
+    layer, call = instance(record)
     rows = [(code(n), code(str(tuple(p.shape)))) for n, p in layer.named_parameters()]
     shown = rows if len(rows) <= 10 else [*rows[:6], ("…", f"{len(rows) - 6} more, alike")]
-    said = PROJECTIONS[record.projection]
-    return f"{record.projection}: {said}. With `d_model={d_model}, heads={heads}`:\n\n" + table(
-        ("parameter", "shape"), shown
-    )
+    said = f"{record.projection.capitalize()}: {PROJECTIONS[record.projection]}. With {code(call)}:"
+    return f"{said}\n\n" + table(("parameter", "shape"), shown)
 
 
 def conformance(record: Implementation, check: dict[str, Any]) -> str:
@@ -123,8 +129,9 @@ def conformance(record: Implementation, check: dict[str, Any]) -> str:
         (f"[{book[n].title}](../clauses/{n}.md)", str(held), str(ran))
         for n, (held, ran) in check["chapters"].items()
     ]
-    lines = [f"`attnspec check {record.name} --profile {check['profile']}`, run when this site was built: **{verdict(check)}**;"
-             f" {check['ran']} of {check['of']} clauses ran.\n", table(("chapter", "hold", "ran"), rows)]  # fmt: skip
+    command = code(f"attnspec check {record.name} --profile {check['profile']}")
+    said = f"**{verdict(check)}**; {check['ran']} of {check['of']} clauses ran."
+    lines = [f"{command}, run when this site was built: {said}\n", table(("chapter", "hold", "ran"), rows)]
     lines += [fence(text) for text in check["failures"]]
     skipped = sorted({r["reason"] for r in check["results"] if r["status"] == "not applicable"})
     if skipped:
@@ -141,7 +148,7 @@ def precision_words(record: Implementation) -> str:
         values = (u.accumulation, u.scores, u.probabilities, u.output)
         rows.append((str(dtype).removeprefix("torch."), *(f"{v:.1e}" for v in values)))
     return (
-        f"Declared: **{found.name}**, {found.meaning}. Unit roundoffs, from which the tolerance is computed:\n\n"
+        f"Declared: **{found.name}**, {found.meaning}. Its unit roundoffs, which make the tolerance:\n\n"
         + table(("dtype", "sums", "scores", "probabilities", "output"), rows)
     )
 
@@ -151,22 +158,13 @@ def cost(record: Implementation) -> str:
     memory = MEMORY.get(record.name, ALL_SCORES if record.name in FULL else "not stated")
     core = [c for c in costs.CALLS if not c.stage.startswith("project_")]
     chosen = core if record.contract == "core" else costs.CALLS
-    terms = [f"{c.flops.replace('*', '·')}" for c in chosen if c.flops != "0"]
-    rows = [("operations", " + ".join(dict.fromkeys(code(t) for t in terms))), ("memory kept", memory)]
+    terms = dict.fromkeys(code(c.flops.replace("*", "·")) for c in chosen if c.flops != "0")
+    rows = [("operations", " + ".join(terms)), ("memory kept", memory)]
     if record.contract != "core":
-        fields = costs.FIELDS
-        layer = record.target(fields["d_model"], fields["heads"], **record.extra)
-        counted = sum(p.numel() for p in layer.parameters())
-        formula = (
-            "`d_model·d_k·(2·heads + 2·kv_heads)` weights, and `d_k·(heads + 2·kv_heads) + d_model` biases"
-        )
-        rows.insert(
-            0,
-            (
-                "parameters",
-                f"{formula}; counted with {fields['d_model']} and {fields['heads']}: {number(counted)}",
-            ),
-        )
+        formula = "`d_model·d_k·(2·heads + 2·kv_heads)` weights, `d_k·(heads + 2·kv_heads) + d_model` biases"
+        layer, call = instance(record)
+        counted = number(sum(p.numel() for p in layer.parameters()))
+        rows.insert(0, ("parameters", f"{formula}; counted with {code(call)}: {counted}"))
     return table(("", ""), rows) + "\nOther sizes: the [shape explorer](../stages.md#explorer).\n"
 
 

@@ -1,4 +1,4 @@
-"""The gallery of mistakes in both languages: words by hand, code from files, and what attnspec says about it."""
+"""The gallery of mistakes in both languages: words by hand, code from files, what attnspec says from runs."""
 
 import shlex
 import tempfile
@@ -117,7 +117,7 @@ def page(language: str, results: list[dict[str, Any]]) -> str:
 
 
 def entry(m: Mistake, result: dict[str, Any], language: str) -> str:
-    """Return one mistake: what goes wrong, the wrong line, what attnspec says, the right line, the whole file."""
+    """Return one mistake: what goes wrong, the wrong line, what attnspec says, the right line, the file."""
     words, said = WORDS[language], texts(language)[m.id]
     up = "" if language == "en" else "../"
     wrong, lines = mistake_code.excerpt(m.code.shown, m.code.wrong)

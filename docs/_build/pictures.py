@@ -11,6 +11,11 @@ from .site import Output, table
 CELL = 26
 LEFT = 64
 TOP = 30
+STRIPES = (
+    '<defs><pattern id="stripes" width="6" height="6" patternUnits="userSpaceOnUse"'
+    ' patternTransform="rotate(45)"><line x1="0" y1="0" x2="0" y2="6" stroke="#b3471d" stroke-width="3"/>'
+    "</pattern></defs>"
+)
 
 
 def write(out: Output) -> None:
@@ -24,7 +29,7 @@ def write(out: Output) -> None:
         "picture-causal.md",
         figure(
             both,
-            "Three queries, five keys. Lower right: the last query sees all. Upper left: query 0 stands at key 0.",
+            "Three queries, five keys. Lower right: the last query sees all. Upper left: query 0 sees key 0.",
         ),
     )
     out.part(
@@ -55,27 +60,24 @@ def grid(
     rows, columns = list(rows), list(columns)
     width = max(LEFT + CELL * len(columns) + 16, LEFT + 8 * len(title))
     height = TOP + 18 + CELL * len(rows) + 8
-    parts = [
-        f'<svg class="picture" role="img" aria-label="{title}" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
-        '<defs><pattern id="stripes" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-        '<line x1="0" y1="0" x2="0" y2="6" stroke="#b3471d" stroke-width="3"/></pattern></defs>',
-        f'<text x="0" y="14" font-weight="600">{title}</text>',
-    ]  # fmt: skip
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    parts = [f'<svg class="picture" role="img" aria-label="{title}" {size}>', STRIPES]
+    parts.append(f'<text x="0" y="14" font-weight="600">{title}</text>')
     for j, name in enumerate(columns):
-        parts.append(
-            f'<text x="{LEFT + CELL * j + CELL / 2}" y="{TOP + 10}" text-anchor="middle" font-size="10">{name}</text>'
-        )
+        parts.append(_text(name, LEFT + CELL * j + CELL / 2, TOP + 10, "middle"))
     for i, name in enumerate(rows):
         y = TOP + 18 + CELL * i
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 17}" text-anchor="end" font-size="10">{name}</text>')
+        parts.append(_text(name, LEFT - 6, y + 17, "end"))
         for j, (kind, letter) in enumerate(cells[i]):
             x = LEFT + CELL * j
             parts.append(f'<rect class="{kind} edge" x="{x}" y="{y}" width="{CELL}" height="{CELL}"/>')
             if letter:
-                parts.append(
-                    f'<text x="{x + CELL / 2}" y="{y + 17}" text-anchor="middle" font-size="11">{letter}</text>'
-                )
+                parts.append(_text(letter, x + CELL / 2, y + 17, "middle"))
     return "".join([*parts, "</svg>"])
+
+
+def _text(text: str, x: float, y: float, anchor: str) -> str:
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="10.5">{text}</text>'
 
 
 def _mask_cells(seen: torch.Tensor) -> list[list[tuple[str, str]]]:
