@@ -72,13 +72,13 @@ def index() -> str:
     ]
     levels = "\n".join(f"- **{level}** {words}." for level, words in LEVELS.items())
     intro = (
-        f"The contract {CONTRACT_VERSION} has {len(book)} clauses in {len(book.chapters)} chapters. Each has a"
-        " name that does not change, one sentence that is true of a right implementation, a check, and the bug"
-        " that made it necessary."
+        f"The contract {CONTRACT_VERSION} has {len(book)} clauses in {len(book.chapters)} chapters. Each"
+        " has a name that does not change, one sentence that is true of a right implementation, a check,"
+        " and the bug that made it necessary."
     )
     outro = (
-        "On the command line `attnspec show NAME` says the same; `attnspec check TARGET --clause NAME` runs one"
-        " clause, or one chapter."
+        "On the command line `attnspec show NAME` says the same; `attnspec check TARGET --clause NAME`"
+        " runs one clause, or one chapter."
     )
     return "\n\n".join((intro, levels, table(("chapter", "about", "clauses", "MUST"), rows), outro))
 
