@@ -9,7 +9,7 @@ from attnspec._clauses import CONTRACT_VERSION
 from . import links
 from .clause_pages import kill_table
 from .implementation_pages import verdict
-from .site import ROOT, Output, prose, table
+from .site import ROOT, Output, code, number, prose, table
 
 SOAK = ROOT / "tests" / "soak" / "results.json"
 
@@ -102,14 +102,24 @@ def everything(found: dict[str, Any]) -> str:
 
 
 def soak() -> str:
-    """Return the soak's figures: whatever plain numbers and words its results have."""
+    """Return the soak's figures."""
     if not SOAK.exists():
         return "No soak has been recorded in this checkout: `nox -s soak` runs one.\n"
     data = json.loads(SOAK.read_text(encoding="utf-8"))
-    plain = data.get("summary", data) if isinstance(data, dict) else {"runs": len(data)}
+    said = (
+        f"{number(data['comparisons'])} comparisons on {len(data['implementations'])} right implementations"
+        f" in {data['minutes']:.0f} minutes, seeds {data['seeds'][0]} to {data['seeds'][1]},"
+        f" torch {data['torch']}:"
+        f" **{len(data['violations'])} false alarms**. The largest error, as a share of what is allowed:"
+    )
     rows = [
-        (key.replace("_", " "), str(value))
-        for key, value in plain.items()
-        if isinstance(value, int | float | str)
+        (
+            dtype,
+            number(worst["comparisons"]),
+            f"{worst['largest']:.0%}",
+            links.clause(worst["clause"], up=""),
+            code(worst["implementation"]),
+        )
+        for dtype, worst in data["dtypes"].items()
     ]
-    return table(("figure", "value"), rows)
+    return f"{said}\n\n" + table(("dtype", "comparisons", "largest error", "clause", "implementation"), rows)
