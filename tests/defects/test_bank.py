@@ -60,4 +60,5 @@ def test_right_implementations_pass(name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         few = replace(profile("quick"), rows=3, random=0, shrink=0)
-        assert failures(right_bank()[name], few, start=1) == []
+        # A sixth of the clauses for each, another sixth for the next; the soak tries them all.
+        assert failures(right_bank()[name], few, start=list(right_bank()).index(name), step=6) == []

@@ -9,19 +9,15 @@ from .shared import INF, factor, repeated, safe_scores, visible, zeroed
 @right()
 def grouped_einsum(query, key, value, mask=None, causal=False, scale=None):
     """Shared heads by an extra axis: nothing is repeated."""
-    batch, heads, q_len, d_k = query.shape
-    kv_heads = key.shape[1]
+    heads, kv_heads = query.shape[1], key.shape[1]
     if heads % kv_heads:
         raise ValueError(f"heads {heads} are no multiple of kv_heads {kv_heads}")
-    grouped = (
-        query.view(batch, kv_heads, -1, q_len, d_k)
-        if query.is_contiguous()
-        else query.unflatten(1, (kv_heads, -1))
-    )
+    shared = (kv_heads, heads // kv_heads)
+    grouped = query.unflatten(1, shared)
     scores = torch.einsum("bngqd,bnkd->bngqk", grouped, key).flatten(1, 2) * factor(query, scale)
     seen = visible(query, key, mask, causal)
     weights = zeroed(safe_scores(scores, seen).softmax(-1), seen)
-    return torch.einsum("bngqk,bnkd->bngqd", weights.unflatten(1, (kv_heads, -1)), value).flatten(1, 2)
+    return torch.einsum("bngqk,bnkd->bngqd", weights.unflatten(1, shared), value).flatten(1, 2)
 
 
 @right()
@@ -84,11 +80,12 @@ def masked_exponential(query, key, value, mask=None, causal=False, scale=None):
 
 @right()
 def log_weights(query, key, value, mask=None, causal=False, scale=None):
-    """`exp(log_softmax)`."""
+    """`exp(log_softmax)`, in float32: logarithms stored in half precision would cost long rows their mass."""
     key, value = repeated(query, key, value)
+    wide = torch.promote_types(query.dtype, torch.float32)
     seen = visible(query, key, mask, causal)
-    scores = safe_scores(query @ key.mT * factor(query, scale), seen)
-    return zeroed(scores.log_softmax(-1).exp(), seen) @ value
+    scores = safe_scores((query @ key.mT).to(wide) * factor(query, scale), seen)
+    return zeroed(scores.log_softmax(-1).exp(), seen).to(value.dtype) @ value
 
 
 @right()
