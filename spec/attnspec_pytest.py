@@ -20,16 +20,30 @@ _DECORATED: list[Any] = []
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the plugin's options."""
     group = parser.getgroup("attnspec", "conformance of attention implementations")
-    group.addoption("--attnspec", action="append", default=[], metavar="TARGET", help="file.py:Object, package.module:Object or a registered name; may be given again")
+    group.addoption(
+        "--attnspec",
+        action="append",
+        default=[],
+        metavar="TARGET",
+        help="file.py:Object, package.module:Object or a registered name; may be given again",
+    )
     group.addoption("--attnspec-profile", default="quick", metavar="NAME", help="quick, default or thorough")
-    group.addoption("--attnspec-declare", action="append", default=[], metavar="KEY=VALUE", help="what cannot be found out by itself")
+    group.addoption(
+        "--attnspec-declare",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="what cannot be found out by itself",
+    )
     group.addoption("--attnspec-seed", type=int, default=1, help="of all cases")
     group.addoption("--attnspec-device", default="cpu", help="where tensors live")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker and make room for the worker processes."""
-    config.addinivalue_line("markers", "attnspec(target, clause): one clause of the attention contract on one implementation")
+    config.addinivalue_line(
+        "markers", "attnspec(target, clause): one clause of the attention contract on one implementation"
+    )
     config.stash[_SESSIONS] = {}
 
 
@@ -114,9 +128,13 @@ def session_for(config: pytest.Config, target: str) -> Any:
         from attnspec.conformance.session import ProcessSession
 
         session = ProcessSession(
-            target, Declaration.from_pairs(config.getoption("--attnspec-declare")), profile_name=config.getoption("--attnspec-profile"),
-            seed=config.getoption("--attnspec-seed"), device=config.getoption("--attnspec-device"), scripts=".attnspec",
-        )  # fmt: skip
+            target,
+            Declaration.from_pairs(config.getoption("--attnspec-declare")),
+            profile_name=config.getoption("--attnspec-profile"),
+            seed=config.getoption("--attnspec-seed"),
+            device=config.getoption("--attnspec-device"),
+            scripts=".attnspec",
+        )
         try:
             session.recognise()
         except BaseException:
@@ -144,7 +162,9 @@ def judge_result(name: str, result: Any) -> None:
         pytest.fail(text, pytrace=False)
 
 
-def parametrize_with_clauses(target: Any, *, profile: str = "quick", declaration: Mapping[str, Any] | None = None, clause: Any = None) -> Any:
+def parametrize_with_clauses(
+    target: Any, *, profile: str = "quick", declaration: Mapping[str, Any] | None = None, clause: Any = None
+) -> Any:
     """Return a decorator that gives a test one parameter `check_clause` for each clause of the contract.
 
         @attnspec_pytest.parametrize_with_clauses(MyAttention)

@@ -34,17 +34,33 @@ if TYPE_CHECKING:
     from .weights import LayerWeights as LayerWeights
 
 _PLACES: dict[str, str] = {
-    "AttnspecError": "_errors", "CONTRACT_VERSION": "_clauses", "Clause": "_clauses", "CoreInputs": "_inputs",
-    "Declaration": "declaration", "DeclarationError": "_errors", "DtypeError": "_errors", "Implementation": "_registry",
-    "LayerInputs": "_inputs", "LayerWeights": "weights", "NameClashError": "_errors", "Report": "report",
-    "ReportError": "_errors", "ShapeError": "_errors", "TargetError": "_errors", "UnknownNameError": "_errors",
-    "UnsupportedFeatureError": "_errors", "check_implementation": "_check", "clauses": "_clauses", "conventions": "",
-    "oracle": "", "registry": "_registry", "stages": "", "strategies": "conformance",
-}  # fmt: skip
+    "AttnspecError": "_errors",
+    "CONTRACT_VERSION": "_clauses",
+    "Clause": "_clauses",
+    "CoreInputs": "_inputs",
+    "Declaration": "declaration",
+    "DeclarationError": "_errors",
+    "DtypeError": "_errors",
+    "Implementation": "_registry",
+    "LayerInputs": "_inputs",
+    "LayerWeights": "weights",
+    "NameClashError": "_errors",
+    "Report": "report",
+    "ReportError": "_errors",
+    "ShapeError": "_errors",
+    "TargetError": "_errors",
+    "UnknownNameError": "_errors",
+    "UnsupportedFeatureError": "_errors",
+    "check_implementation": "_check",
+    "clauses": "_clauses",
+    "conventions": "",
+    "oracle": "",
+    "registry": "_registry",
+    "stages": "",
+    "strategies": "conformance",
+}
 
-__all__ = [
-    *sorted(_PLACES)
-]
+__all__ = [*sorted(_PLACES)]
 
 
 def __getattr__(name: str) -> Any:

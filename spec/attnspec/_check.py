@@ -23,11 +23,20 @@ Progress = Callable[[ClauseResult, int, int], None]
 
 
 def check_implementation(
-    target: Any, *, declaration: Declaration | Mapping[str, Any] | None = None, profile: str = "default",
-    clause: str | Iterable[str] | None = None, device: str = "cpu", seed: int = 1,
-    isolation: Literal["process", "none"] = "process", jobs: int = 1, scripts: str | Path | None = None,
-    limit: float = CALL_LIMIT, progress: Progress | None = None, recognised: Callable[[Mapping[str, Any]], None] | None = None,
-) -> Report:  # fmt: skip
+    target: Any,
+    *,
+    declaration: Declaration | Mapping[str, Any] | None = None,
+    profile: str = "default",
+    clause: str | Iterable[str] | None = None,
+    device: str = "cpu",
+    seed: int = 1,
+    isolation: Literal["process", "none"] = "process",
+    jobs: int = 1,
+    scripts: str | Path | None = None,
+    limit: float = CALL_LIMIT,
+    progress: Progress | None = None,
+    recognised: Callable[[Mapping[str, Any]], None] | None = None,
+) -> Report:
     """Hold an implementation to the contract, clause by clause.
 
     Args:
@@ -144,7 +153,7 @@ def _run(
 
 
 def locate(target: Any) -> str | None:
-    """Return `module:qualified_name` where another process can import the very same object; None where it cannot."""
+    """Return `module:qualified_name` if another process can import the very same object, else None."""
     name, module = getattr(target, "__qualname__", None), getattr(target, "__module__", None)
     if not name or not module or "<locals>" in name or module == "__main__" or module not in sys.modules:
         return None

@@ -11,8 +11,16 @@ import torch
 from torch import Tensor
 
 
-def {name}(query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, causal: bool = False, scale: float | None = None) -> Tensor:
-    """Attend with heads on axis 1: batch heads q_len d_k -> batch heads q_len d_v. True in the mask = may attend."""
+def {name}(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """Attend with heads on axis 1, batch heads q_len d_k -> batch heads q_len d_v; True = may attend."""
     if mask is not None and (mask.dtype != torch.bool or mask.dim() not in (2, 4)):
         raise TypeError(f"mask must be boolean of rank 2 or 4; got {{mask.dtype}} of rank {{mask.dim()}}")
     factor = query.shape[-1] ** -0.5 if scale is None else scale
@@ -50,7 +58,8 @@ class {name}(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """Attend; True in the mask (rank 2 or 4) means that a query may attend."""
-        query, key, value = (w(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for w in (self.W_q, self.W_k, self.W_v))
+        projections = (self.W_q, self.W_k, self.W_v)
+        query, key, value = (w(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for w in projections)
         scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)
         if causal:
             past = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).tril()

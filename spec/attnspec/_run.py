@@ -76,10 +76,18 @@ def _check_one(words: argparse.Namespace, target: str, *, many: bool) -> Report:
                 out.print(terminal.heading(found, device=words.device))
 
         report = check_implementation(
-            target, declaration=declared(words, target), profile=words.profile, clause=_named(words.clause), device=words.device,
-            seed=words.seed, jobs=words.jobs or min(4, os.cpu_count() or 1), scripts=words.scripts, limit=words.limit,
-            recognised=started, progress=lambda result, done, total: progress.update(task, completed=done, total=total),
-        )  # fmt: skip
+            target,
+            declaration=declared(words, target),
+            profile=words.profile,
+            clause=_named(words.clause),
+            device=words.device,
+            seed=words.seed,
+            jobs=words.jobs or min(4, os.cpu_count() or 1),
+            scripts=words.scripts,
+            limit=words.limit,
+            recognised=started,
+            progress=lambda result, done, total: progress.update(task, completed=done, total=total),
+        )
     _print_report(report, out, quiet=words.quiet, many=many)
     return report
 
@@ -97,7 +105,8 @@ def _print_report(report: Report, out: Any, *, quiet: bool, many: bool) -> None:
         return
     if many:
         out.print(
-            f"{report.target:<24} {'conforms' if report.ok else 'does not conform'}  ran {report.ran} of {len(report.results)}  {report.seconds:.1f} s"
+            f"{report.target:<24} {'conforms' if report.ok else 'does not conform'}"
+            f"  ran {report.ran} of {len(report.results)}  {report.seconds:.1f} s"
         )
     if not quiet and not many:
         out.print(terminal.chapters(report))
@@ -223,13 +232,21 @@ def run_convert(words: argparse.Namespace) -> int:
             "convert needs a source, a destination and --heads; 'attnspec convert --list' shows the layouts"
         )
     left = convert_file(
-        words.source, words.destination, source_layout=words.source_layout, target_layout=words.target_layout, heads=words.heads,
-        kv_heads=words.kv_heads, prefix=words.prefix, target_prefix=words.to_prefix, group=words.group,
-    )  # fmt: skip
+        words.source,
+        words.destination,
+        source_layout=words.source_layout,
+        target_layout=words.target_layout,
+        heads=words.heads,
+        kv_heads=words.kv_heads,
+        prefix=words.prefix,
+        target_prefix=words.to_prefix,
+        group=words.group,
+    )
     print(f"wrote {words.destination}")
     if left:
         print(
-            f"left out {len(left)} tensors that are no part of a converted layer: {', '.join(left[:6])}{', ...' if len(left) > 6 else ''}"
+            f"left out {len(left)} tensors that are no part of a converted layer: "
+            f"{', '.join(left[:6])}{', ...' if len(left) > 6 else ''}"
         )
     return OK
 

@@ -79,7 +79,8 @@ def parse_place(name: str, place: str) -> tuple[str, str]:
         return path, axes
     if name in FUSED:
         raise DeclarationError(
-            f"weights.{name}: a fused place must say its axes; write '{path} : {len(FUSED[name])}*heads*d_k d_model' (stacked)"
+            f"weights.{name}: a fused place must say its axes;"
+            f" write '{path} : {len(FUSED[name])}*heads*d_k d_model' (stacked)"
             f" or '{path} : heads*{len(FUSED[name])}*d_k d_model' (interleaved by head)"
         )
     return path, CANONICAL[name][1]
@@ -265,7 +266,8 @@ def _store(
         ) from None
     if value.shape != target.shape:
         raise DeclarationError(
-            f"weights.{name}: {path} has shape {tuple(target.shape)}; axes {axes!r} would make it {tuple(value.shape)}"
+            f"weights.{name}: {path} has shape {tuple(target.shape)};"
+            f" axes {axes!r} would make it {tuple(value.shape)}"
         )
     target.copy_(value)
 

@@ -27,7 +27,7 @@ MANY = 12
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console; colours appear on a terminal only, lines are not folded into a pipe, brackets are brackets."""
+    """Return a console: colours on a terminal only, no folding into a pipe, brackets are brackets."""
     stream = sys.stderr if stderr else sys.stdout
     piped = not stream.isatty()
     return Console(
@@ -42,16 +42,23 @@ def console(*, stderr: bool = False) -> Console:
 def progress(out: Console) -> Progress:
     """Return a progress bar that shows itself on a terminal and nowhere else."""
     return Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        console=out, transient=True, disable=not out.is_terminal,
-    )  # fmt: skip
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=out,
+        transient=True,
+        disable=not out.is_terminal,
+    )
 
 
 def heading(found: Mapping[str, Any], *, device: str) -> RenderableType:
     """Return the two lines that say what is checked and what was recognised."""
     from . import __version__
 
-    first = f"attnspec {__version__} · contract {CONTRACT_VERSION} · {found['contract']} · {device} · {' '.join(found['dtypes'])}"
+    versions = f"attnspec {__version__} · contract {CONTRACT_VERSION}"
+    first = f"{versions} · {found['contract']} · {device} · {' '.join(found['dtypes'])}"
     said = " · ".join(
         f"{f['topic']} {f['value']}" if f["topic"] == "weights" else f"{f['topic']}: {f['value']}"
         for f in found["findings"]
@@ -127,10 +134,12 @@ def verdict(report: Report) -> RenderableType:
     extra = (f", {missed} not run" if missed else "") + (
         f", {advised} SHOULD not followed" if advised else ""
     )
-    seconds = f"{report.seconds:.1f} s, {sum(r.examples for r in report.results)} cases, profile {report.profile}, seed {report.seed}"
+    cases = sum(r.examples for r in report.results)
+    seconds = f"{report.seconds:.1f} s, {cases} cases, profile {report.profile}, seed {report.seed}"
+    plural = f"{broken} clause{'' if broken == 1 else 's'}"
     if broken or missed:
         return Text(
-            f"NOT multi-head attention as specified: {broken} clause{'s' if broken > 1 else ''} broken{extra}  ({seconds})",
+            f"NOT multi-head attention as specified: {plural} broken{extra}  ({seconds})",
             style="bold red",
         )
     return Text(f"conforms{extra}  ({seconds})", style="bold green")
@@ -177,9 +186,14 @@ def clause_page(clause: Clause) -> RenderableType:
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column()
     for word, value in (
-        ("level", str(clause.level)), ("holds for", ", ".join(clause.contracts)), ("needs", ", ".join(clause.needs) or "nothing"),
-        ("formula", clause.formula), ("why", ", ".join(clause.reason)), ("hint", clause.hint), ("address", clause.address),
-    ):  # fmt: skip
+        ("level", str(clause.level)),
+        ("holds for", ", ".join(clause.contracts)),
+        ("needs", ", ".join(clause.needs) or "nothing"),
+        ("formula", clause.formula),
+        ("why", ", ".join(clause.reason)),
+        ("hint", clause.hint),
+        ("address", clause.address),
+    ):
         if value:
             rows.add_row(word, value)
     return Group(Text(clause.name, style="bold"), Text(clause.statement), rows)

@@ -34,10 +34,10 @@ class Declaration:
         new: Expression that constructs a layer, evaluated in the user's module with `d_model`, `heads`,
             `kv_heads`, `d_k`, `d_v`, `bias`, `dropout`, `max_len` bound, and `_target` for the object itself.
         call: Expression that calls it, with `f` (function or module), `query`, `key`, `value`, `mask`,
-            `padding`, `bias`, `causal`, `window`, `softcap`, `scale`, `dropout`, `return_weights` and the sizes
-            bound; a name that does not occur in it is a feature that is not there.
+            `padding`, `bias`, `causal`, `window`, `softcap`, `scale`, `dropout`, `return_weights` and the
+            sizes bound; a name that does not occur in it is a feature that is not there.
         arguments: For each contract argument the name of the user's parameter; instead of `call`.
-        output: Expression on `result` that is the output tensor, where it is not the result or its first member.
+        output: Expression on `result` that is the output tensor, where it is not its first member.
         returned_weights: Expression on `result` that is the attention weights.
         weights: For each canonical tensor (`W_q`, `b_q`, ..., or fused `W_qkv`, `W_kv`) its place,
             `path` or `path : axes`, for example `c_attn.weight : d_model 3*heads*d_k`.
@@ -51,8 +51,8 @@ class Declaration:
         alignment: Where query 0 stands when lengths differ.
         max_len: The longest sequence that a buffer allows.
         sizes: `heads`, `kv_heads`, `d_model`, `d_k` of an instance that is already built.
-        tap: The submodule whose output is the attention's own, where the block adds a residual or a norm behind
-            it; `none` takes the output as it is.
+        tap: The submodule whose output is the attention's own, where the block adds a residual or a norm
+            behind it; `none` takes the output as it is.
         bypass: Submodules that are taken out (norms), so that the attention inside is checked alone.
         neutral: Buffers that are filled with a number, so that what they do (rotary positions) is undone.
         precision: Name of the precision class.

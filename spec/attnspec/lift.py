@@ -37,7 +37,8 @@ class LiftedLayer(nn.Module):
         kv_heads = heads if kv_heads is None else kv_heads
         if d_model % heads or heads % kv_heads:
             raise ValueError(
-                f"heads must divide d_model and kv_heads must divide heads; got d_model={d_model}, heads={heads}, kv_heads={kv_heads}"
+                "heads must divide d_model and kv_heads must divide heads;"
+                f" got d_model={d_model}, heads={heads}, kv_heads={kv_heads}"
             )
         self.core, self.heads, self.kv_heads = core, heads, kv_heads
         width = d_model // heads
@@ -58,7 +59,7 @@ class LiftedLayer(nn.Module):
                 (self.W_q, query, self.heads),
                 (self.W_k, key, self.kv_heads),
                 (self.W_v, value, self.kv_heads),
-            )  # fmt: skip
+            )
         ]
         result = self.core(*split, **options)
         output, rest = (result[0], tuple(result[1:])) if isinstance(result, tuple) else (result, ())

@@ -119,7 +119,8 @@ def _from_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
             raise TargetError(
-                f"{name}: there is no such module; for a file write its path, for example ./{name.replace('.', '/')}.py:Object"
+                f"{name}: there is no such module; for a file write its path,"
+                f" for example ./{name.replace('.', '/')}.py:Object"
             ) from None
         raise _import_failed(name, error) from error
     except BaseException as error:

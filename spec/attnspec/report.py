@@ -55,7 +55,7 @@ class Report:
 
     @property
     def broken(self) -> tuple[ClauseResult, ...]:
-        """The results that decide against the implementation: a MUST or an elected alternative that does not hold."""
+        """The results that decide against it: a MUST or an elected alternative that does not hold."""
         book = clauses()
         return tuple(
             r
@@ -231,9 +231,15 @@ def junit(reports: list[Report]) -> ElementTree.Element:
         decisive = report.broken
         wrong = sum(r.status == "error" for r in decisive)
         suite = ElementTree.SubElement(
-            root, "testsuite", name=report.target, tests=str(len(report.results)), failures=str(len(decisive) - wrong),
-            errors=str(wrong), skipped=str(len(report.of("not applicable", "deviation"))), time=f"{report.seconds:.3f}",
-        )  # fmt: skip
+            root,
+            "testsuite",
+            name=report.target,
+            tests=str(len(report.results)),
+            failures=str(len(decisive) - wrong),
+            errors=str(wrong),
+            skipped=str(len(report.of("not applicable", "deviation"))),
+            time=f"{report.seconds:.3f}",
+        )
         for result in report.results:
             case = ElementTree.SubElement(
                 suite, "testcase", classname=report.target, name=result.clause, time=f"{result.seconds:.3f}"

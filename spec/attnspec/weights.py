@@ -96,9 +96,17 @@ class LayerWeights:
 
     @classmethod
     def random(
-        cls, d_model: int, heads: int, *, kv_heads: int | None = None, d_k: int | None = None, d_v: int | None = None,
-        bias: bool = True, generator: torch.Generator | None = None, dtype: torch.dtype = torch.float64,
-    ) -> Self:  # fmt: skip
+        cls,
+        d_model: int,
+        heads: int,
+        *,
+        kv_heads: int | None = None,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        bias: bool = True,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> Self:
         """Draw weights whose projections keep the variance of their input; no two are alike.
 
         Args:
@@ -172,7 +180,8 @@ class LayerWeights:
         """
         if matrix.shape[0] % (3 * heads):
             raise ShapeError(
-                f"LayerWeights.from_fused: rows must be a multiple of 3*heads; got {matrix.shape[0]}, heads={heads}"
+                "LayerWeights.from_fused: rows must be a multiple of 3*heads;"
+                f" got {matrix.shape[0]}, heads={heads}"
             )
         W_q, W_k, W_v = split_fused(matrix, heads=heads, layout=layout)
         b_q, b_k, b_v = (None, None, None) if bias is None else split_fused(bias, heads=heads, layout=layout)

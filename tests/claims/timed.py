@@ -1,6 +1,7 @@
 """The claims about time, as ratios within one run, on this machine's CPU."""
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import torch
@@ -31,27 +32,37 @@ class EncoderLayer(nn.Module):
         return self.second(inputs + self.feed_forward(inputs))
 
 
-def heads(rounds: int, *, batch: int = 4, length: int = 128, d_model: int = 768) -> dict[str, Any]:
+def heads(rounds: int, *, d_model: int = 768) -> dict[str, Any]:
     """Time one to twelve heads at BERT's width, alone and inside a whole transformer layer."""
-    rows = []
-    for name in ("batched", "sdpa"):
-        for inside in (False, True):
-            for which in PASSES:
-                steps = {}
-                for count in (1, 12):
-                    inner = build(
-                        name, Shape(batch, length, d_model, count), torch.float32, causal=False, device="cpu"
-                    ).call
-                    assert isinstance(inner, nn.Module)
-                    layer = EncoderLayer(inner, d_model) if inside else inner
-                    subject = Subject(str(count), layer, tuple(layer.parameters()))
-                    steps[str(count)] = step(subject, torch.randn(batch, length, d_model), which)
-                timing = time_rounds(steps, "1", rounds=rounds, seconds=0.05, clock="cpu")["12"]
-                rows.append({
-                    "implementation": name, "whole_layer": inside, "which": which,
-                    "extra": timing.ratio - 1, "low": timing.low - 1, "high": timing.high - 1,
-                })  # fmt: skip
-    return {"batch": batch, "length": length, "d_model": d_model, "from": 1, "to": 12, "rows": rows}
+    calls = [(4, 128), (1, 512)]
+    cells = product(calls, ("batched", "sdpa"), (False, True), PASSES)
+    rows = [_extra(rounds, *call, d_model, name, inside, which) for call, name, inside, which in cells]
+    return {"d_model": d_model, "from": 1, "to": 12, "rows": rows}
+
+
+def _extra(
+    rounds: int, batch: int, length: int, d_model: int, name: str, inside: bool, which: str
+) -> dict[str, Any]:
+    """Return how much more time twelve heads take than one."""
+    steps = {}
+    for count in (1, 12):
+        shape = Shape(batch, length, d_model, count)
+        inner = build(name, shape, torch.float32, causal=False, device="cpu").call
+        assert isinstance(inner, nn.Module)
+        layer = EncoderLayer(inner, d_model) if inside else inner
+        subject = Subject(str(count), layer, tuple(layer.parameters()))
+        steps[str(count)] = step(subject, torch.randn(batch, length, d_model), which)
+    timing = time_rounds(steps, "1", rounds=rounds, seconds=0.05, clock="cpu")["12"]
+    return {
+        "batch": batch,
+        "length": length,
+        "implementation": name,
+        "whole_layer": inside,
+        "which": which,
+        "extra": timing.ratio - 1,
+        "low": timing.low - 1,
+        "high": timing.high - 1,
+    }
 
 
 def head_width(rounds: int, *, batch: int = 2, length: int = 256, d_model: int = 1024) -> dict[str, Any]:

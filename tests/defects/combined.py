@@ -233,3 +233,48 @@ class HiddenNaNsLeak(Core):
 
     def aggregate_values(self, weights, value, seen):
         return weights @ wide(value)
+
+
+@defect(
+    "gqa",
+    "common learner error",
+    "window.combined",
+    place="visible_positions",
+    case="grouped heads and a window",
+)
+class WindowLostWhenGrouped(Core):
+    """The path for shared heads forgets the window."""
+
+    def attend(self, query, key, value, call):
+        if query.shape[1] != key.shape[1]:
+            call.window = None
+        return super().attend(query, key, value, call)
+
+
+@defect(
+    "window/softcap/bias",
+    "common learner error",
+    "window.combined",
+    place="cap_scores",
+    case="window and cap",
+)
+class SoftcapLostInAWindow(Core):
+    """With a window the scores are not capped."""
+
+    def cap_scores(self, scores, call):
+        return scores if call.window is not None else super().cap_scores(scores, call)
+
+
+@defect("gqa", "common learner error", "weights.combined", case="grouped heads, weights asked for", place="")
+class GroupedWeightsOutOfOrder(Core):
+    """The weights of shared heads come back in the order of the groups' members."""
+
+    def hand_back(self, output, weights, query, call):
+        group = query.shape[1] // call.notes["kv_heads"]
+        if group > 1:
+            weights = weights.unflatten(1, (-1, group)).transpose(1, 2).flatten(1, 2)
+        return super().hand_back(output, weights, query, call)
+
+    def attend(self, query, key, value, call):
+        call.notes["kv_heads"] = key.shape[1]
+        return super().attend(query, key, value, call)

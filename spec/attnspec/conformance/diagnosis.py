@@ -44,7 +44,7 @@ def _explain_exception(failure: Failure) -> Failure:
 
 @dataclass(frozen=True)
 class Cause:
-    """What is known of calls with the same options: the mistake that their outputs equal, and where the code departs."""
+    """What is known of calls with the same options: the mistake they equal, and where the code departs."""
 
     match: Match | None
     departure: Departure | None

@@ -16,7 +16,7 @@ from .bound_layer import layer_bound
 from .failures import SubjectError, Violation
 
 # The largest error/bound of the clause that is running; the report shows it, and `target()` climbs it.
-WORST: ContextVar[list[float]] = ContextVar("WORST", default=[])
+WORST: ContextVar[list[float] | None] = ContextVar("WORST", default=None)
 
 
 def roundoffs_for(subject: Any, dtype: torch.dtype) -> Roundoffs:
@@ -34,7 +34,7 @@ def require_shape(got: Tensor, expected: tuple[int, ...], *, what: str = "output
 def alive_rows(exact: Any) -> Tensor:
     """Return which output rows of a core or a layer see something: `batch heads q_len 1` or `batch q_len 1`.
 
-    Rows that see nothing have clauses of their own; judging them elsewhere would fail every clause for one reason.
+    Rows that see nothing have clauses of their own; judging them elsewhere would fail all for one reason.
     """
     if hasattr(exact, "core"):
         return exact.core.visible.any(-1).all(1)[..., None]
@@ -71,15 +71,22 @@ def require_within(
         same, torch.zeros_like(error), error / allowed.clamp_min(torch.finfo(torch.float64).tiny)
     )
     worst = float(ratio.nan_to_num(nan=float("inf")).max())
-    WORST.get().append(worst)
+    seen = WORST.get()
+    if seen is not None:
+        seen.append(worst)
     if bool(bad.any()):
         severity = torch.where(bad, ratio.nan_to_num(nan=float("inf")), torch.full_like(ratio, -1.0))
         flat = int(severity.argmax())
         index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), exact.shape))
         raise Violation(
-            what, got=float(wide[index]), expected=float(exact[index]), allowed=float(allowed.expand_as(exact)[index]),
-            index=index, ratio=float(ratio[index]), wrong=got.detach(),
-        )  # fmt: skip
+            what,
+            got=float(wide[index]),
+            expected=float(exact[index]),
+            allowed=float(allowed.expand_as(exact)[index]),
+            index=index,
+            ratio=float(ratio[index]),
+            wrong=got.detach(),
+        )
     return worst
 
 

@@ -65,7 +65,7 @@ class LayerSubject:
         return undo(module, self.declaration)
 
     def build_any(self, case: Case) -> "Layer":
-        """Construct the module for a case with weights of some kind: canonical ones where their places are known.
+        """Construct the module for a case, with canonical weights where their places are known.
 
         Elsewhere every parameter is drawn anew, so that none starts out as zero or unwritten memory.
         """
@@ -115,9 +115,15 @@ class LayerSubject:
             SubjectError: If the module cannot be constructed or does not have the declared shapes.
         """
         module = self.construct(
-            d_model=weights.d_model, heads=weights.heads, kv_heads=weights.kv_heads, d_k=weights.d_k,
-            d_v=weights.d_v, bias=weights.has_bias, dropout=dropout, max_len=max(max_len, self.space.max_len or 0),
-        )  # fmt: skip
+            d_model=weights.d_model,
+            heads=weights.heads,
+            kv_heads=weights.kv_heads,
+            d_k=weights.d_k,
+            d_v=weights.d_v,
+            bias=weights.has_bias,
+            dropout=dropout,
+            max_len=max(max_len, self.space.max_len or 0),
+        )
         module = module.to(device=Placement.device, dtype=weights.W_q.dtype)
         self.slots.write(module, weights)
         return Layer(self, module.eval(), weights)
@@ -276,7 +282,8 @@ class CoreView:
         if output.shape != (batch, q_len, heads * inputs.query.shape[-1]):
             raise SubjectError(
                 "returned",
-                f"an output of shape {tuple(output.shape)}; expected {(batch, q_len, heads * inputs.query.shape[-1])}",
+                f"an output of shape {tuple(output.shape)};"
+                f" expected {(batch, q_len, heads * inputs.query.shape[-1])}",
             )
         return output.unflatten(-1, (heads, -1)).transpose(1, 2)
 
@@ -326,7 +333,7 @@ def set_dropout(module: nn.Module, rate: float) -> None:
 
 
 def undo(module: nn.Module, declaration: Declaration) -> nn.Module:
-    """Take out of a block what is declared to surround its attention: norms, and positions kept in buffers."""
+    """Take out of a block what is declared to surround its attention: norms, positions in buffers."""
     for path in declaration.bypass or ():
         parent, _, name = path.rpartition(".")
         setattr(module.get_submodule(parent), name, nn.Identity())

@@ -35,11 +35,17 @@ def missing_need(clause: Clause, space: Space, absent: dict[str, str]) -> str | 
 
 def _absence(need: str, absent: dict[str, str]) -> str:
     words = {
-        "causal": "it has no causal flag", "causal_flag": "its causality is not a flag", "bidirectional": "it is always causal",
-        "weights": "it does not return attention weights", "dropout": "it has no dropout", "grouped": "it has no grouped heads",
-        "cross": "its queries and keys have one length", "cross_sources": "it takes one input", "parameters": "its weights are not known",
+        "causal": "it has no causal flag",
+        "causal_flag": "its causality is not a flag",
+        "bidirectional": "it is always causal",
+        "weights": "it does not return attention weights",
+        "dropout": "it has no dropout",
+        "grouped": "it has no grouped heads",
+        "cross": "its queries and keys have one length",
+        "cross_sources": "it takes one input",
+        "parameters": "its weights are not known",
         "value_width": "values have the width of keys",
-    }  # fmt: skip
+    }
     if need.startswith("mask"):
         return absent.get("mask") or f"its mask does not vary on that axis ({need[-1]})"
     return words.get(need, f"it has no {need}")
@@ -95,7 +101,7 @@ def run_clause(clause: Clause, recognition: Any, profile: Profile, *, start: int
 
 
 def bindings(clause: Clause, recognition: Any) -> Iterator[tuple[Check, Any]]:
-    """Yield each check of the clause with what it is handed: the core, the layer, or the core inside the layer."""
+    """Yield each check of the clause with what it is handed: the core, the layer, or the core in it."""
     contract = recognition.space.contract
     if not clause.holds_for(contract):
         return
@@ -111,7 +117,7 @@ def bindings(clause: Clause, recognition: Any) -> Iterator[tuple[Check, Any]]:
 
 
 def _run(check: Check, subject: Any, case: Case) -> None:
-    """Run a check on a case; parameters whose shapes do not follow the sizes are the code's failure, not the suite's."""
+    """Run a check on a case; parameters whose shapes do not follow the sizes are the code's failure."""
     try:
         check.function(subject, case)
     except DeclarationError as error:
@@ -155,9 +161,14 @@ def _random(
 
     @seed(start)
     @settings(
-        max_examples=max(1, round(profile.random * check.effort)), database=None, deadline=None, print_blob=False,
-        report_multiple_bugs=False, suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.target),
-    )  # fmt: skip
+        max_examples=max(1, round(profile.random * check.effort)),
+        database=None,
+        deadline=None,
+        print_blob=False,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.target),
+    )
     @given(check.recipe.strategy(subject.space))
     def trial(case: Case) -> None:
         nonlocal count
@@ -166,8 +177,8 @@ def _random(
         try:
             _run(check, subject, case)
             count += 1
-            if profile.name == "thorough" and WORST.get():
-                target(min(WORST.get()[-1], 1e6))
+            if profile.name == "thorough" and (worst := WORST.get()):
+                target(min(worst[-1], 1e6))
         except NotApplicable:
             pass
         except (Violation, SubjectError) as trouble:
@@ -195,9 +206,14 @@ def shrink(
 
     @seed(1)
     @settings(
-        max_examples=profile.shrink, database=None, deadline=None, print_blob=False, report_multiple_bugs=False,
-        suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.shrink),
-    )  # fmt: skip
+        max_examples=profile.shrink,
+        database=None,
+        deadline=None,
+        print_blob=False,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate, Phase.shrink),
+    )
     @given(below(case, check.recipe.options))
     def trial(candidate: Case) -> None:
         if time.perf_counter() - began > profile.seconds:
@@ -228,7 +244,7 @@ def shrink(
 
 
 def replay(check: Check, subject: Any, case: Case, trouble: Trouble) -> tuple[Case, Trouble]:
-    """Run the smallest case once more, so that the latest call is the failing one; return what it gives now."""
+    """Run the smallest case once more, so that the latest call is the failing one; return what it gives."""
     try:
         _run(check, subject, case)
     except NotApplicable:
@@ -256,13 +272,24 @@ def describe(trouble: Trouble, case: Case) -> Failure:
     plain = case.as_dict()
     if isinstance(trouble, SubjectError):
         return Failure(
-            what=f"it raises where the clause wants an answer: {trouble}" if trouble.kind != "returned" else f"it returns {trouble.message}",
-            case=case.describe(), structure=plain, raised=trouble.kind, where=str(trouble.place) if trouble.place else None,
-        )  # fmt: skip
+            what=f"it raises where the clause wants an answer: {trouble}"
+            if trouble.kind != "returned"
+            else f"it returns {trouble.message}",
+            case=case.describe(),
+            structure=plain,
+            raised=trouble.kind,
+            where=str(trouble.place) if trouble.place else None,
+        )
     return Failure(
-        what=trouble.what, case=case.describe(), structure=plain, got=_plain(trouble.got), expected=_plain(trouble.expected),
-        allowed=trouble.allowed, index=trouble.index, ratio=trouble.ratio,
-    )  # fmt: skip
+        what=trouble.what,
+        case=case.describe(),
+        structure=plain,
+        got=_plain(trouble.got),
+        expected=_plain(trouble.expected),
+        allowed=trouble.allowed,
+        index=trouble.index,
+        ratio=trouble.ratio,
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,7 @@
 import pprint
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +20,9 @@ class LastCall:
     function: Any = None
     again: Callable[[], Any] | None = None
     trouble: Exception | None = None
-    given: dict[str, Any] = {}
+    given: ClassVar[dict[str, Any]] = {}
     state: dict[str, Tensor] | None = None
-    given_sizes: dict[str, Any] = {}
+    given_sizes: ClassVar[dict[str, Any]] = {}
 
 
 def literal(tensor: Tensor) -> str:
@@ -69,7 +69,8 @@ def script_text(clause: Clause, failure: Failure, recognition: Any) -> str:
         "",
         f"{failure.what}",
         f"case: {failure.case}",
-        f"got {failure.got}, expected {failure.expected}, allowed error {failure.allowed}, at {failure.index}",
+        f"got {failure.got}, expected {failure.expected}",
+        f"allowed error {failure.allowed}, at {failure.index}",
         '"""',
         "",
         "import torch",
@@ -84,7 +85,7 @@ def script_text(clause: Clause, failure: Failure, recognition: Any) -> str:
     lines += ["print('output', output)"]
     if failure.index is not None and failure.expected is not None:
         lines += [
-            f"# The contract's axes have {failure.index} here; a layer's core is seen through identity or one-hot weights.",
+            f"# In the contract's axes it is {failure.index}; a layer's core is seen through exact weights.",
             f"print('expected there', {failure.expected!r})",
         ]
     return "\n".join(lines) + "\n"
@@ -100,11 +101,15 @@ def _import_lines(name: str) -> list[str]:
     if place.endswith(".py"):
         path = str(Path(place).resolve())
         return [
-            "import importlib.util", "import sys", "",
+            "import importlib.util",
+            "import sys",
+            "",
             f"spec = importlib.util.spec_from_file_location('target_module', {path!r})",
-            "module = importlib.util.module_from_spec(spec)", "sys.modules['target_module'] = module", "spec.loader.exec_module(module)",
+            "module = importlib.util.module_from_spec(spec)",
+            "sys.modules['target_module'] = module",
+            "spec.loader.exec_module(module)",
             f"target = module.{found}",
-        ]  # fmt: skip
+        ]
     return [f"import {place}", f"target = {place}.{found}"]
 
 

@@ -50,13 +50,27 @@ class ProcessSession:
     """
 
     def __init__(
-        self, target: str, declaration: Declaration, *, profile_name: str = "default", seed: int = 1, device: str = "cpu",
-        scripts: str | None = None, limit: float = CALL_LIMIT, memory: float | None = MEMORY,
-    ) -> None:  # fmt: skip
+        self,
+        target: str,
+        declaration: Declaration,
+        *,
+        profile_name: str = "default",
+        seed: int = 1,
+        device: str = "cpu",
+        scripts: str | None = None,
+        limit: float = CALL_LIMIT,
+        memory: float | None = MEMORY,
+    ) -> None:
         self._order = {
-            "order": "recognise", "target": target, "declaration": declaration.as_dict(), "profile": profile_name,
-            "seed": seed, "device": device, "scripts": scripts, "memory": memory if device == "cpu" else None,
-        }  # fmt: skip
+            "order": "recognise",
+            "target": target,
+            "declaration": declaration.as_dict(),
+            "profile": profile_name,
+            "seed": seed,
+            "device": device,
+            "scripts": scripts,
+            "memory": memory if device == "cpu" else None,
+        }
         self._limit, self._deaths = limit, 0
         self._worker: _Worker | None = None
         self.recognised: Mapping[str, Any] | None = None
@@ -135,13 +149,17 @@ class _Worker:
         }
         # Nothing of the suite's own appears in the folder where a user happens to stand.
         environment.setdefault(
-            "HYPOTHESIS_STORAGE_DIRECTORY", os.path.join(tempfile.gettempdir(), "attnspec-hypothesis")
+            "HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempdir()) / "attnspec-hypothesis")
         )
-        self._stderr = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "attnspec.conformance.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self._stderr, env=environment, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "attnspec.conformance.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env=environment,
+            start_new_session=True,
+        )
         self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -164,7 +182,7 @@ class _Worker:
             raise self._death() from None
 
     def wait(self, kind: str, limit: float, *, between: float | None = None) -> dict[str, Any]:
-        """Return the next answer of a kind; a heartbeat restarts the clock, from the first on with `between`."""
+        """Return the next answer of a kind; a heartbeat restarts the clock, from then on with `between`."""
         while True:
             try:
                 answer = self._answers.get(timeout=limit)
@@ -240,7 +258,7 @@ class _Worker:
 
 
 def innermost_line(text: str) -> str:
-    """Return the user's line in a traceback or in a dump of the fault handler, whichever is the last; or nothing.
+    """Return the user's line in the last traceback or dump of the fault handler; or nothing.
 
     A traceback has the innermost call last; a dump has it first, and one section for each thread.
     """

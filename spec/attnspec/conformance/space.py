@@ -66,7 +66,7 @@ class Space:
         return feature in self.features
 
     def fit(self, case: Case) -> Case | None:
-        """Return the case changed as little as possible so that the subject can express it; None if it cannot."""
+        """Return the case changed as little as possible to be expressed; None if it cannot be."""
         changes: dict[str, object] = {}
         heads, kv_heads = case.heads, case.kv_heads if self.has("grouped") else case.heads
         heads, kv_heads = self.fixed.get("heads", heads), self.fixed.get("kv_heads", kv_heads)

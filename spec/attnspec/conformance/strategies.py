@@ -109,8 +109,14 @@ def _size_of(word: str, sizes: Mapping[str, int]) -> int:
 
 
 @st.composite
-def arguments(draw: st.DrawFn, function: Callable[..., Any], *, dtype: torch.dtype = torch.float32, largest: int = 9,
-              fixed: Mapping[str, int] | None = None) -> dict[str, Tensor]:  # fmt: skip
+def arguments(
+    draw: st.DrawFn,
+    function: Callable[..., Any],
+    *,
+    dtype: torch.dtype = torch.float32,
+    largest: int = 9,
+    fixed: Mapping[str, int] | None = None,
+) -> dict[str, Tensor]:
     """Draw tensors for every annotated tensor argument of a function.
 
     Args:

@@ -121,8 +121,16 @@ class Caller:
         weights = declaration.returned_weights
         self._weights = compile(weights, "<declared weights>", "eval") if weights else None
 
-    def __call__(self, function: Any, tensors: Mapping[str, Tensor], inputs: Options, *, d: int, want_weights: bool = False,
-                 dropout: float = 0.0) -> Outcome:  # fmt: skip
+    def __call__(
+        self,
+        function: Any,
+        tensors: Mapping[str, Tensor],
+        inputs: Options,
+        *,
+        d: int,
+        want_weights: bool = False,
+        dropout: float = 0.0,
+    ) -> Outcome:
         """Call `function` and bring what it returns into the contract's axes.
 
         Args:
@@ -308,7 +316,7 @@ def names_of(code: CodeType) -> set[str]:
 
 
 def split_mask(whole: Tensor) -> tuple[Tensor | None, Tensor]:
-    """Take a mask apart into one over `batch kv_len` and one that is alike in the batch, if the two together are it."""
+    """Take a mask apart into one over `batch kv_len` and one alike in the batch, if together they are it."""
     kept, rest = whole.any(2, keepdim=True).any(1, keepdim=True), whole.any(0, keepdim=True)
     if whole.shape[1] == 1 and whole.shape[2] == 1:
         return whole, torch.ones_like(whole[:1])

@@ -72,7 +72,7 @@ leave = os._exit
 
 
 def keep_process() -> None:
-    """Turn `os._exit` of the code under test into an exception: one call's result, with the line that made it."""
+    """Turn `os._exit` of the code under test into an exception: one call's result, with its line."""
 
     own = os.getpid()
 

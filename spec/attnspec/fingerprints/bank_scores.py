@@ -53,7 +53,9 @@ def _cap_masked(x: CoreInputs) -> Tensor | None:
         return None
     from .builder import forbid
 
-    plain = lambda x, raw: _plus(x, raw * x.factor)
+    def plain(x: CoreInputs, raw: Tensor) -> Tensor:
+        return _plus(x, raw * x.factor)
+
     return attend(x, logits=plain, block=lambda x, s: cap(x, forbid(x, s)))
 
 

@@ -12,8 +12,17 @@ from .._inputs import CoreInputs, LayerInputs
 Vector = list[float]
 
 
-def attend_row(query: Vector, keys: list[Vector], values: list[Vector], *, scale: float, softcap: float | None,
-               bias: Vector, allowed: list[bool], width: int) -> Vector:  # fmt: skip
+def attend_row(
+    query: Vector,
+    keys: list[Vector],
+    values: list[Vector],
+    *,
+    scale: float,
+    softcap: float | None,
+    bias: Vector,
+    allowed: list[bool],
+    width: int,
+) -> Vector:
     """Return one query's output: the weighted mean of the values that it may see, or zeros."""
     logits = []
     for key, extra, ok in zip(keys, bias, allowed, strict=True):

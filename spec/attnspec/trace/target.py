@@ -70,7 +70,8 @@ def trace_input(text: str, declared: Declaration, expression: str) -> Trace:
         except Exception as error:
             raise TargetError(
                 f"{text}: {type(error).__name__}: {error}\n"
-                f"  bound are {', '.join(sizes)}; a class needs --new 'Model(d_model, heads)', the inputs --input 'torch.randn(batch, seq, d_model)'"
+                f"  bound are {', '.join(sizes)}; a class needs --new 'Model(d_model, heads)',"
+                " the inputs --input 'torch.randn(batch, seq, d_model)'"
             ) from error
         inputs = given if isinstance(given, tuple) else (given,)
         weights = dict(called.named_parameters()) if isinstance(called, nn.Module) else {}
@@ -82,9 +83,16 @@ def trace_input(text: str, declared: Declaration, expression: str) -> Trace:
 
 
 def trace_recognised(
-    recognition: Any, *, mask: str | None = None, causal: bool = False, grouped: bool = False, cross: bool = False,
-    runs: int = 3, title: str = "", options: Mapping[str, Any] | None = None,
-) -> Trace:  # fmt: skip
+    recognition: Any,
+    *,
+    mask: str | None = None,
+    causal: bool = False,
+    grouped: bool = False,
+    cross: bool = False,
+    runs: int = 3,
+    title: str = "",
+    options: Mapping[str, Any] | None = None,
+) -> Trace:
     """Trace a recognised subject.
 
     Args:
@@ -143,13 +151,18 @@ def _run(recognition: Any, sizes: Mapping[str, int], fields: dict[str, Any]) -> 
 
 
 def departure_of(recognition: Any, case: Case) -> Departure | None:
-    """Return where code first departs from the contract on cases like a failing one; None where it does not, or cannot be seen."""
+    """Return where code first departs from the contract on cases like a failing one; None if nowhere."""
     layer = isinstance(recognition.subject, LayerSubject)
     try:
         found = trace_recognised(
-            recognition, mask="dead" if case.mask == "nothing" else case.mask, causal=case.causal and recognition.space.causal == "flag", grouped=case.kv_heads != case.heads,
-            cross=layer and case.sources != "self", runs=1, options={"scale": case.scale},
-        )  # fmt: skip
+            recognition,
+            mask="dead" if case.mask == "nothing" else case.mask,
+            causal=case.causal and recognition.space.causal == "flag",
+            grouped=case.kv_heads != case.heads,
+            cross=layer and case.sources != "self",
+            runs=1,
+            options={"scale": case.scale},
+        )
     except (TargetError, SubjectError, NotApplicable):
         return None
     return found.departure

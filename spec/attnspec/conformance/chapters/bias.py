@@ -37,8 +37,17 @@ def check_with_mask(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, case.core_inputs(), what="a bias together with a mask gives a wrong output")
 
 
-@check("bias.gradient", Recipe({"bias": ("hqk", "bhqk", "qk", "h"), "dtype": ("float32",), "causal": (False, True),
-                                "lengths": ((3, 4), (4, 4), (1, 2))}))  # fmt: skip
+@check(
+    "bias.gradient",
+    Recipe(
+        {
+            "bias": ("hqk", "bhqk", "qk", "h"),
+            "dtype": ("float32",),
+            "causal": (False, True),
+            "lengths": ((3, 4), (4, 4), (1, 2)),
+        }
+    ),
+)
 def check_gradient(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     if not bool(oracle.core(inputs).visible.any(-1).all()):

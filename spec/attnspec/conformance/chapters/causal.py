@@ -12,8 +12,16 @@ from ..tensors import ALIVE
 ON = {"causal": (True,)}
 
 
-@check("causal.value", Recipe({**ON, "lengths": ((4, 4), (5, 5), (1, 1), (17, 17), (33, 33), (65, 65), (130, 130)),
-                               "values": ("normal", "integers", "outlier")}))  # fmt: skip
+@check(
+    "causal.value",
+    Recipe(
+        {
+            **ON,
+            "lengths": ((4, 4), (5, 5), (1, 1), (17, 17), (33, 33), (65, 65), (130, 130)),
+            "values": ("normal", "integers", "outlier"),
+        }
+    ),
+)
 def check_value(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, case.core_inputs(), what="a causal output differs from the exact result")
 

@@ -61,7 +61,7 @@ def check_survivors(subject, case):  # type: ignore[no-untyped-def]
 
 @check("dropout.on_weights", Recipe({**SMALL, "lengths": ((9, 9),), "causal": (False, True)}))
 def check_on_weights(subject, case):  # type: ignore[no-untyped-def]
-    """Values that hold the same numbers twice: dropped weights strike both copies alike, a dropped output does not."""
+    """Values that hold the same numbers twice: a dropped weight strikes both, a dropped output one."""
     width = 2 * max(case.kv_len, case.d_k)
     case = subject.space.fit(case.replace(d_k=width, d_v=width))
     inputs = case.core_inputs()

@@ -35,8 +35,13 @@ def check_layer_output(subject, case):  # type: ignore[no-untyped-def]
         )
 
 
-PLAIN = {"values": ("normal", "integers", "outlier", "offset"), "lengths": ((5, 7), (4, 4), (17, 33), (1, 6), (9, 129)),
-         "scale": (None, 0.3, 1.7), "bias": (None, "hqk"), "causal": (False, True)}  # fmt: skip
+PLAIN = {
+    "values": ("normal", "integers", "outlier", "offset"),
+    "lengths": ((5, 7), (4, 4), (17, 33), (1, 6), (9, 129)),
+    "scale": (None, 0.3, 1.7),
+    "bias": (None, "hqk"),
+    "causal": (False, True),
+}
 
 
 @check("dtype.float64", Recipe({**PLAIN, "dtype": ("float64",), "mask": (None, *ALIVE)}))
@@ -102,8 +107,17 @@ def check_half_layer(subject, case):  # type: ignore[no-untyped-def]
     )
 
 
-@check("dtype.mask", Recipe({"dtype": ALL, "mask": ("random", "padding", "single"), "mask_axes": ("bhqk", "qk", "bk"),
-                             "causal": (False, True)}))  # fmt: skip
+@check(
+    "dtype.mask",
+    Recipe(
+        {
+            "dtype": ALL,
+            "mask": ("random", "padding", "single"),
+            "mask_axes": ("bhqk", "qk", "bk"),
+            "causal": (False, True),
+        }
+    ),
+)
 def check_mask(subject, case):  # type: ignore[no-untyped-def]
     try:
         judge.judge_core(subject, case.core_inputs(), what=f"a mask in {case.dtype} gives a wrong output")
@@ -117,8 +131,19 @@ def check_mask(subject, case):  # type: ignore[no-untyped-def]
         ) from error
 
 
-@check("dtype.long_rows", Recipe({"dtype": ("bfloat16", "float16", "float32"), "lengths": ((2, 600), (1, 1500)), "batch": (1,),
-                                  "heads": ((1, 1), (2, 2)), "widths": ((4, 4), (3, 3)), "values": ("normal",)}))  # fmt: skip
+@check(
+    "dtype.long_rows",
+    Recipe(
+        {
+            "dtype": ("bfloat16", "float16", "float32"),
+            "lengths": ((2, 600), (1, 1500)),
+            "batch": (1,),
+            "heads": ((1, 1), (2, 2)),
+            "widths": ((4, 4), (3, 3)),
+            "values": ("normal",),
+        }
+    ),
+)
 def check_long_rows(subject, case):  # type: ignore[no-untyped-def]
     """Many equal scores: a sum held in half precision stops growing."""
     inputs = case.core_inputs()

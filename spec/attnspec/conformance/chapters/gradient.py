@@ -11,9 +11,17 @@ from ..recipes import Recipe
 from ..tensors import ALIVE
 from .grouped import judge_gradients
 
-FORMS = {"lengths": ((3, 4), (4, 4), (1, 1), (5, 2), (7, 9)), "widths": ((5, 5), (3, 7), (8, 8)), "mask": (None, *ALIVE),
-         "mask_axes": ("bhqk", "qk", "bk"), "causal": (False, True), "values": ("normal", "integers"),
-         "scale": (None, 0.5, -0.3), "bias": (None, "hqk"), "softcap": (None, None, 2.0)}  # fmt: skip
+FORMS = {
+    "lengths": ((3, 4), (4, 4), (1, 1), (5, 2), (7, 9)),
+    "widths": ((5, 5), (3, 7), (8, 8)),
+    "mask": (None, *ALIVE),
+    "mask_axes": ("bhqk", "qk", "bk"),
+    "causal": (False, True),
+    "values": ("normal", "integers"),
+    "scale": (None, 0.5, -0.3),
+    "bias": (None, "hqk"),
+    "softcap": (None, None, 2.0),
+}
 
 
 def _upstream(case):  # type: ignore[no-untyped-def]
@@ -40,8 +48,18 @@ for _name in ("query", "key", "value"):
     _make(_name)
 
 
-@check("gradient.long", Recipe({"lengths": ((5, 70), (33, 33), (70, 70), (130, 130)), "causal": (False, True), "batch": (1, 2),
-                                "dtype": ("float32",), "mask": (None, "random", "padding")}))  # fmt: skip
+@check(
+    "gradient.long",
+    Recipe(
+        {
+            "lengths": ((5, 70), (33, 33), (70, 70), (130, 130)),
+            "causal": (False, True),
+            "batch": (1, 2),
+            "dtype": ("float32",),
+            "mask": (None, "random", "padding"),
+        }
+    ),
+)
 def check_long(subject, case):  # type: ignore[no-untyped-def]
     inputs, upstream = case.core_inputs(), _upstream(case)
     _, found = subject.gradients(inputs, upstream, wrt=("query", "key", "value"))
@@ -80,8 +98,18 @@ def check_alone(subject, case):  # type: ignore[no-untyped-def]
         judge_gradients(subject, inputs, upstream, found)
 
 
-@check("gradient.hidden", Recipe({"mask": ("padding", "single", "last_key"), "mask_axes": ("bk", "bhqk", "qk"), "dtype": ("float32",),
-                                  "lengths": ((3, 5), (4, 4)), "causal": (False, True)}))  # fmt: skip
+@check(
+    "gradient.hidden",
+    Recipe(
+        {
+            "mask": ("padding", "single", "last_key"),
+            "mask_axes": ("bk", "bhqk", "qk"),
+            "dtype": ("float32",),
+            "lengths": ((3, 5), (4, 4)),
+            "causal": (False, True),
+        }
+    ),
+)
 def check_hidden(subject, case):  # type: ignore[no-untyped-def]
     inputs, upstream = case.core_inputs(), _upstream(case)
     exact = oracle.core(inputs)
@@ -99,8 +127,13 @@ def check_hidden(subject, case):  # type: ignore[no-untyped-def]
             )
 
 
-LAYER = {"lengths": ((3, 4), (4, 4), (5, 2)), "mask": (None, "random", "padding"), "causal": (False, True), "dtype": ("float32",),
-         "values": ("normal",)}  # fmt: skip
+LAYER = {
+    "lengths": ((3, 4), (4, 4), (5, 2)),
+    "mask": (None, "random", "padding"),
+    "causal": (False, True),
+    "dtype": ("float32",),
+    "values": ("normal",),
+}
 
 
 def _layer_gradients(subject, case):  # type: ignore[no-untyped-def]
@@ -124,9 +157,9 @@ def _layer_gradients(subject, case):  # type: ignore[no-untyped-def]
         inputs, oracle.layer(inputs), upstream, judge.roundoffs_for(subject, inputs.query.dtype)
     )
     filled = (
-        leaf.new_zeros(leaf.shape) if g is None else g
+        leaf.new_zeros(leaf.shape) if g is None else g  # type: ignore[redundant-expr]
         for leaf, g in zip((*leaves.values(), *params.values()), exact, strict=True)
-    )  # type: ignore[redundant-expr]
+    )
     together = dict(zip((*leaves, *params), filled, strict=True))
     return found, together, allowed
 

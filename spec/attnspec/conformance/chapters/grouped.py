@@ -43,9 +43,12 @@ def check_equals_repeated(subject, case):  # type: ignore[no-untyped-def]
         key=inputs.key.repeat_interleave(group, 1), value=inputs.value.repeat_interleave(group, 1)
     )
     judge.require_within(
-        subject.run(inputs).output, subject.run(repeated).output.double(), allowed * 2, rows=judge.alive_rows(exact),
+        subject.run(inputs).output,
+        subject.run(repeated).output.double(),
+        allowed * 2,
+        rows=judge.alive_rows(exact),
         what="grouped heads do not give what repeated key/value heads give",
-    )  # fmt: skip
+    )
 
 
 @check(
@@ -56,17 +59,39 @@ def check_single(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, case.core_inputs(), what="with one key/value head for all, the output is wrong")
 
 
-@check("grouped.combined", Recipe({"heads": ANY, "mask": (None, *ALIVE), "mask_axes": ("bhqk", "hqk", "bqk", "bk", "hk"),
-                                   "causal": (False, True), "bias": (None, "hqk", "bhqk"), "scale": (None, 0.5),
-                                   "widths": ((5, 5), (3, 7), (8, 8)), "layout": ("contiguous", "transposed")}))  # fmt: skip
+@check(
+    "grouped.combined",
+    Recipe(
+        {
+            "heads": ANY,
+            "mask": (None, *ALIVE),
+            "mask_axes": ("bhqk", "hqk", "bqk", "bk", "hk"),
+            "causal": (False, True),
+            "bias": (None, "hqk", "bhqk"),
+            "scale": (None, 0.5),
+            "widths": ((5, 5), (3, 7), (8, 8)),
+            "layout": ("contiguous", "transposed"),
+        }
+    ),
+)
 def check_combined(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(
         subject, case.core_inputs(), what="grouped heads together with other options give a wrong output"
     )
 
 
-@check("grouped.gradient", Recipe({"heads": ANY, "lengths": ((2, 3), (1, 1), (4, 4), (3, 5)), "dtype": ("float32",),
-                                   "causal": (False, True), "values": ("normal",)}))  # fmt: skip
+@check(
+    "grouped.gradient",
+    Recipe(
+        {
+            "heads": ANY,
+            "lengths": ((2, 3), (1, 1), (4, 4), (3, 5)),
+            "dtype": ("float32",),
+            "causal": (False, True),
+            "values": ("normal",),
+        }
+    ),
+)
 def check_gradient(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     if not bool(oracle.core(inputs).visible.any(-1).all()):

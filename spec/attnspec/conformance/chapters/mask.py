@@ -28,8 +28,17 @@ def check_layer_value(subject, case):  # type: ignore[no-untyped-def]
     )
 
 
-@check("mask.polarity", Recipe({"mask": ("random", "single", "padding"), "mask_axes": ("bhqk", "bqk", "qk", "bk", "k"),
-                                "lengths": ((4, 4), (5, 7), (2, 3)), "values": ("normal",)}))  # fmt: skip
+@check(
+    "mask.polarity",
+    Recipe(
+        {
+            "mask": ("random", "single", "padding"),
+            "mask_axes": ("bhqk", "bqk", "qk", "bk", "k"),
+            "lengths": ((4, 4), (5, 7), (2, 3)),
+            "values": ("normal",),
+        }
+    ),
+)
 def check_polarity(subject, case):  # type: ignore[no-untyped-def]
     """Show a key to nobody: its value must not reach the output; a key shown alone must be the output."""
     inputs = case.core_inputs()
@@ -56,8 +65,19 @@ def check_broadcast(subject, case):  # type: ignore[no-untyped-def]
     judge.require_within(got, exact.output, allowed, what=what, rows=judge.alive_rows(exact))
 
 
-@check("mask.rank_two", Recipe({"mask": ("random", "sparse"), "mask_axes": ("qk",), "values": ("normal",), "batch": (2, 3),
-                                "lengths": ((4, 4), (3, 5), (5, 5), (1, 6)), "causal": (False, True)}))  # fmt: skip
+@check(
+    "mask.rank_two",
+    Recipe(
+        {
+            "mask": ("random", "sparse"),
+            "mask_axes": ("qk",),
+            "values": ("normal",),
+            "batch": (2, 3),
+            "lengths": ((4, 4), (3, 5), (5, 5), (1, 6)),
+            "causal": (False, True),
+        }
+    ),
+)
 def check_rank_two(subject, case):  # type: ignore[no-untyped-def]
     """A matrix of queries and keys, without axes for samples and heads."""
     if 2 not in subject.space.mask_ranks or not {"q", "k"} <= set(subject.space.mask_axes):
@@ -74,9 +94,12 @@ def check_all_true(subject, case):  # type: ignore[no-untyped-def]
     exact, allowed = judge.exact_core(subject, inputs)
     without = subject.run(inputs.replace(mask=None)).output.double()
     judge.require_within(
-        subject.run(inputs).output, without, allowed * 2, what="a mask that allows everything changes the output",
+        subject.run(inputs).output,
+        without,
+        allowed * 2,
+        what="a mask that allows everything changes the output",
         rows=judge.alive_rows(exact),
-    )  # fmt: skip
+    )
 
 
 @check(
@@ -107,8 +130,12 @@ def _forbidden(case, exact):  # type: ignore[no-untyped-def]
     return ~seen.any(2).any(2)[..., None]
 
 
-HIDING = {"mask": ("padding", "left_padding", "single", "last_key"), "mask_axes": ("bk", "bqk", "bhqk", "k", "qk"),
-          "lengths": ((4, 4), (2, 7), (3, 33), (1, 6)), "causal": (False, True)}  # fmt: skip
+HIDING = {
+    "mask": ("padding", "left_padding", "single", "last_key"),
+    "mask_axes": ("bk", "bqk", "bhqk", "k", "qk"),
+    "lengths": ((4, 4), (2, 7), (3, 33), (1, 6)),
+    "causal": (False, True),
+}
 
 
 @check("mask.irrelevant.finite", Recipe({**HIDING, "values": ("normal", "scaled")}))
@@ -142,8 +169,12 @@ def check_irrelevant_nonfinite(subject, case):  # type: ignore[no-untyped-def]
             judge.require_equal(after, before, what=what, rows=rows)
 
 
-DEAD = {"mask": ("dead", "nothing"), "mask_axes": ("bhqk", "bqk", "qk", "bq", "hqk", "bk"),
-        "lengths": ((4, 4), (2, 3), (1, 1), (3, 1), (5, 33), (3, 130)), "values": ("normal", "offset", "scaled")}  # fmt: skip
+DEAD = {
+    "mask": ("dead", "nothing"),
+    "mask_axes": ("bhqk", "bqk", "qk", "bq", "hqk", "bk"),
+    "lengths": ((4, 4), (2, 3), (1, 1), (3, 1), (5, 33), (3, 130)),
+    "values": ("normal", "offset", "scaled"),
+}
 
 
 def _dead_rows(inputs):  # type: ignore[no-untyped-def]
@@ -164,13 +195,28 @@ def check_dead_row(subject, case):  # type: ignore[no-untyped-def]
     if bool(wrong.any()):
         index = tuple(int(i) for i in wrong.nonzero()[0])
         raise Violation(
-            "a query that may attend to nothing does not give zeros", got=float(got[index]), expected=0.0, allowed=0.0,
-            index=index, ratio=float("inf"), wrong=got,
-        )  # fmt: skip
+            "a query that may attend to nothing does not give zeros",
+            got=float(got[index]),
+            expected=0.0,
+            allowed=0.0,
+            index=index,
+            ratio=float("inf"),
+            wrong=got,
+        )
 
 
-@check("mask.dead_row.zero", Recipe({"mask": ("dead",), "mask_axes": ("bqk", "qk", "bhqk"), "lengths": ((3, 1), (4, 1), (5, 2)),
-                                     "batch": (1, 2)}), effort=0.4)  # fmt: skip
+@check(
+    "mask.dead_row.zero",
+    Recipe(
+        {
+            "mask": ("dead",),
+            "mask_axes": ("bqk", "qk", "bhqk"),
+            "lengths": ((3, 1), (4, 1), (5, 2)),
+            "batch": (1, 2),
+        }
+    ),
+    effort=0.4,
+)
 def check_dead_row_of_few_keys(subject, case):  # type: ignore[no-untyped-def]
     """With one key or two, hidden from some queries and shown to others."""
     check_dead_row(subject, case)
@@ -187,8 +233,17 @@ def check_neighbours(subject, case):  # type: ignore[no-untyped-def]
     judge.require_within(got, exact.output, allowed, what="a row that sees nothing spoils other rows")
 
 
-@check("mask.dead_row.gradient", Recipe({**DEAD, "lengths": ((4, 4), (2, 3), (1, 1), (5, 7)), "dtype": ("float32", "float64"),
-                                         "causal": (False, True)}))  # fmt: skip
+@check(
+    "mask.dead_row.gradient",
+    Recipe(
+        {
+            **DEAD,
+            "lengths": ((4, 4), (2, 3), (1, 1), (5, 7)),
+            "dtype": ("float32", "float64"),
+            "causal": (False, True),
+        }
+    ),
+)
 def check_dead_gradient(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     _, dead = _dead_rows(inputs)
@@ -216,8 +271,18 @@ def check_dead_gradient(subject, case):  # type: ignore[no-untyped-def]
         )
 
 
-@check("mask.per_sample", Recipe({"mask": ("padding", "random", "sparse", "single"), "mask_axes": ("bqk", "bk", "bhqk", "bhk"),
-                                  "batch": (2, 3), "heads": ((3, 3), (2, 2), (4, 2), (6, 2)), "values": ("normal",)}))  # fmt: skip
+@check(
+    "mask.per_sample",
+    Recipe(
+        {
+            "mask": ("padding", "random", "sparse", "single"),
+            "mask_axes": ("bqk", "bk", "bhqk", "bhk"),
+            "batch": (2, 3),
+            "heads": ((3, 3), (2, 2), (4, 2), (6, 2)),
+            "values": ("normal",),
+        }
+    ),
+)
 def check_per_sample(subject, case):  # type: ignore[no-untyped-def]
     """A sample with its own mask gives what it gives alone."""
     inputs = case.core_inputs()
@@ -234,8 +299,17 @@ def check_per_sample(subject, case):  # type: ignore[no-untyped-def]
         )  # fmt: skip
 
 
-@check("mask.extremes", Recipe({"mask": ("random", "left_padding", "last_key", "sparse"), "lengths": ((3, 5), (4, 4), (2, 40)),
-                                "values": ("normal",), "causal": (False, True)}))  # fmt: skip
+@check(
+    "mask.extremes",
+    Recipe(
+        {
+            "mask": ("random", "left_padding", "last_key", "sparse"),
+            "lengths": ((3, 5), (4, 4), (2, 40)),
+            "values": ("normal",),
+            "causal": (False, True),
+        }
+    ),
+)
 def check_extremes(subject, case):  # type: ignore[no-untyped-def]
     """Visible logits far below the usual fill values, hidden ones far above: the mask must still decide."""
     inputs = case.core_inputs()
@@ -243,7 +317,8 @@ def check_extremes(subject, case):  # type: ignore[no-untyped-def]
     hidden = _forbidden(case, exact)
     # Visible values nearly alike, hidden ones far off: a leak shows, rounding of such logits does not.
     value = torch.where(hidden, torch.full_like(inputs.value, -50.0), 3.0 + inputs.value.clamp(-3, 3) / 64.0)
-    # The scale is 1, so that the level is what the fill has to be below. At 2**24 rounding alone explains much.
+    # The scale is 1, so that the level is what the fill has to be below.
+    # At 2**24 rounding alone explains much.
     for level in (2.0**17, 2.0**24) if case.dtype != "float16" else (2.0**14,):  # what float16 can hold
         query, key = torch.zeros_like(inputs.query), torch.zeros_like(inputs.key)
         query[..., 0] = 64.0 * case.d_k**0.5

@@ -115,7 +115,7 @@ def check_says_why(subject, case):  # type: ignore[no-untyped-def]
 
 @check("refusal.sizes", Recipe({"heads": ((3, 3), (2, 2), (4, 4)), "lengths": ((3, 3),)}), on="layer")
 def check_layer_sizes(subject, case):  # type: ignore[no-untyped-def]
-    """`d_model` that heads do not divide is refused when the layer is made, or at the latest when it is called."""
+    """`d_model` that heads do not divide is refused when the layer is made, or when it is called."""
     d_model = case.heads * case.d_k + 1
     if d_model % case.heads == 0:
         d_model += 1

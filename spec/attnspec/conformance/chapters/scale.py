@@ -5,8 +5,11 @@ from ..check import check
 from ..recipes import Recipe
 
 # d_k never equals heads, d_v or a length here: a wrong size under the root must show.
-ROOTS = {"widths": ((16, 5), (5, 3), (7, 7), (64, 3), (2, 4), (12, 12)), "heads": ((3, 3), (2, 2), (4, 2), (1, 1)),
-         "values": ("normal", "integers", "outlier")}  # fmt: skip
+ROOTS = {
+    "widths": ((16, 5), (5, 3), (7, 7), (64, 3), (2, 4), (12, 12)),
+    "heads": ((3, 3), (2, 2), (4, 2), (1, 1)),
+    "values": ("normal", "integers", "outlier"),
+}
 
 
 @check("scale.default", Recipe(ROOTS))
@@ -45,13 +48,26 @@ def check_moves(subject, case):  # type: ignore[no-untyped-def]
     moved = inputs.replace(query=inputs.query * inputs.scale, scale=1.0)
     exact, allowed = judge.exact_core(subject, inputs)
     judge.require_within(
-        subject.run(inputs).output, subject.run(moved).output.double(), allowed * 2, rows=judge.alive_rows(exact),
+        subject.run(inputs).output,
+        subject.run(moved).output.double(),
+        allowed * 2,
+        rows=judge.alive_rows(exact),
         what="a scale and a query multiplied by it give different outputs",
-    )  # fmt: skip
+    )
 
 
-@check("scale.options", Recipe({"scale": (None, 0.3, 1.7), "mask": (None, "random"), "bias": (None, "hqk", "qk"),
-                                "causal": (False, True), "widths": ((16, 5), (5, 3), (7, 7))}))  # fmt: skip
+@check(
+    "scale.options",
+    Recipe(
+        {
+            "scale": (None, 0.3, 1.7),
+            "mask": (None, "random"),
+            "bias": (None, "hqk", "qk"),
+            "causal": (False, True),
+            "widths": ((16, 5), (5, 3), (7, 7)),
+        }
+    ),
+)
 def check_options(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(
         subject,

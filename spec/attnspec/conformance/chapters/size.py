@@ -68,12 +68,46 @@ def check_empty_layer(subject, case):  # type: ignore[no-untyped-def]
         judge.require_shape(got, (changed.batch, changed.q_len, changed.d_model))
 
 
-EDGES = tuple((n, m) for n, m in ((15, 15), (16, 17), (17, 16), (31, 33), (33, 31), (32, 32), (63, 65), (64, 64), (65, 63), (2, 127),
-                                  (3, 128), (2, 129), (1, 255), (2, 257), (127, 5), (129, 4), (2, 512), (1, 1025), (257, 3)))  # fmt: skip
+EDGES = tuple(
+    (n, m)
+    for n, m in (
+        (15, 15),
+        (16, 17),
+        (17, 16),
+        (31, 33),
+        (33, 31),
+        (32, 32),
+        (63, 65),
+        (64, 64),
+        (65, 63),
+        (2, 127),
+        (3, 128),
+        (2, 129),
+        (1, 255),
+        (2, 257),
+        (127, 5),
+        (129, 4),
+        (2, 512),
+        (1, 1025),
+        (257, 3),
+    )
+)
 
 
-@check("size.blocks", Recipe({"lengths": EDGES, "batch": (1, 2), "widths": ((5, 5), (8, 8), (64, 64), (3, 7)), "causal": (False, True),
-                              "mask": (None, "random", "banded", "padding"), "values": ("normal",)}), effort=1.6)  # fmt: skip
+@check(
+    "size.blocks",
+    Recipe(
+        {
+            "lengths": EDGES,
+            "batch": (1, 2),
+            "widths": ((5, 5), (8, 8), (64, 64), (3, 7)),
+            "causal": (False, True),
+            "mask": (None, "random", "banded", "padding"),
+            "values": ("normal",),
+        }
+    ),
+    effort=1.6,
+)
 def check_blocks(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, case.core_inputs(), what="a length near a block size gives a wrong output")
 
@@ -96,20 +130,55 @@ def check_tail(subject, case):  # type: ignore[no-untyped-def]
     )
 
 
-@check("size.widths", Recipe({"widths": ((15, 15), (16, 16), (17, 17), (31, 33), (64, 64), (65, 63), (96, 96), (128, 96), (129, 129), (256, 256)),
-                              "lengths": ((3, 5), (4, 4)), "batch": (1, 2), "causal": (False, True)}))  # fmt: skip
+@check(
+    "size.widths",
+    Recipe(
+        {
+            "widths": (
+                (15, 15),
+                (16, 16),
+                (17, 17),
+                (31, 33),
+                (64, 64),
+                (65, 63),
+                (96, 96),
+                (128, 96),
+                (129, 129),
+                (256, 256),
+            ),
+            "lengths": ((3, 5), (4, 4)),
+            "batch": (1, 2),
+            "causal": (False, True),
+        }
+    ),
+)
 def check_widths(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(subject, case.core_inputs(), what="a width near a block size gives a wrong output")
 
 
 def _coincide(case):  # type: ignore[no-untyped-def]
     n = case.heads
-    return {"batch_heads": {"batch": n}, "batch_len": {"batch": 3, "q_len": 3, "kv_len": 3}, "d_heads": {"d_k": n, "d_v": n},
-            "len_heads": {"q_len": n, "kv_len": n}, "len_d": {"q_len": case.d_k, "kv_len": case.d_k}}  # fmt: skip
+    return {
+        "batch_heads": {"batch": n},
+        "batch_len": {"batch": 3, "q_len": 3, "kv_len": 3},
+        "d_heads": {"d_k": n, "d_v": n},
+        "len_heads": {"q_len": n, "kv_len": n},
+        "len_d": {"q_len": case.d_k, "kv_len": case.d_k},
+    }
 
 
-@check("size.coincidence", Recipe({"heads": ((3, 3), (4, 2), (2, 2), (6, 3)), "values": ("normal",), "causal": (False, True),
-                                   "mask": (None, "random"), "mask_axes": ("bhqk", "bqk", "hqk", "qk")}))  # fmt: skip
+@check(
+    "size.coincidence",
+    Recipe(
+        {
+            "heads": ((3, 3), (4, 2), (2, 2), (6, 3)),
+            "values": ("normal",),
+            "causal": (False, True),
+            "mask": (None, "random"),
+            "mask_axes": ("bhqk", "bqk", "hqk", "qk"),
+        }
+    ),
+)
 def check_coincidence(subject, case):  # type: ignore[no-untyped-def]
     """Sizes that are equal by chance are still different axes."""
     for changes in _coincide(case).values():

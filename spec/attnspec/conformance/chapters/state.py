@@ -12,8 +12,14 @@ from ..check import check
 from ..failures import NotApplicable, SubjectError, Violation
 from ..recipes import Recipe
 
-OPTIONS = {"lengths": ((3, 4), (4, 4), (2, 7)), "mask": (None, "random", "padding"), "causal": (False, True), "bias": (None, "hqk"),
-           "layout": ("contiguous", "transposed"), "scale": (None, 0.5)}  # fmt: skip
+OPTIONS = {
+    "lengths": ((3, 4), (4, 4), (2, 7)),
+    "mask": (None, "random", "padding"),
+    "causal": (False, True),
+    "bias": (None, "hqk"),
+    "layout": ("contiguous", "transposed"),
+    "scale": (None, 0.5),
+}
 
 
 def _copies(inputs):  # type: ignore[no-untyped-def]
@@ -184,9 +190,16 @@ def check_second_call(subject, case):  # type: ignore[no-untyped-def]
     """Other sizes, another mask of the same size, another dtype before: the answer stays the same."""
     inputs = case.core_inputs()
     before = subject.run(inputs).output
-    others = [case.replace(q_len=case.q_len + 3, kv_len=case.kv_len + 3, seed=case.seed + 1), case.replace(batch=case.batch + 1),
-              case.replace(mask="sparse" if subject.space.has("mask") else None, mask_axes="".join(a for a in "bhqk" if a in subject.space.mask_axes), seed=case.seed + 2),
-              case.replace(dtype=subject.space.dtypes[-1], mask=None)]  # fmt: skip
+    others = [
+        case.replace(q_len=case.q_len + 3, kv_len=case.kv_len + 3, seed=case.seed + 1),
+        case.replace(batch=case.batch + 1),
+        case.replace(
+            mask="sparse" if subject.space.has("mask") else None,
+            mask_axes="".join(a for a in "bhqk" if a in subject.space.mask_axes),
+            seed=case.seed + 2,
+        ),
+        case.replace(dtype=subject.space.dtypes[-1], mask=None),
+    ]
     for other in others:
         fitted = subject.space.fit(other)
         if fitted is not None:

@@ -35,9 +35,12 @@ def check_value(subject, case):  # type: ignore[no-untyped-def]
     exact = oracle.core(inputs)
     allowed = weights_bound(inputs, exact, judge.roundoffs_for(subject, inputs.query.dtype))
     judge.require_within(
-        _weights(subject, inputs), exact.weights, allowed, what="the returned weights differ from the exact ones",
+        _weights(subject, inputs),
+        exact.weights,
+        allowed,
+        what="the returned weights differ from the exact ones",
         rows=judge.alive_rows(exact),
-    )  # fmt: skip
+    )
 
 
 @check("weights.rows", Recipe({**FORMS, "mask": (None, *ALIVE)}))
@@ -47,9 +50,12 @@ def check_rows(subject, case):  # type: ignore[no-untyped-def]
     weights = _weights(subject, inputs).double()
     allowed = weights_bound(inputs, exact, judge.roundoffs_for(subject, inputs.query.dtype)).sum(-1)
     judge.require_within(
-        weights.sum(-1), exact.weights.sum(-1), allowed, what="a row of the returned weights does not sum to 1",
+        weights.sum(-1),
+        exact.weights.sum(-1),
+        allowed,
+        what="a row of the returned weights does not sum to 1",
         rows=exact.visible.any(-1),
-    )  # fmt: skip
+    )
 
 
 @check("weights.forbidden", Recipe({**FORMS, "mask": ("random", "padding", "single")}))
@@ -101,3 +107,16 @@ def check_dead_row(subject, case):  # type: ignore[no-untyped-def]
             allowed=0.0,
             index=index,
         )
+
+
+@check("weights.combined", Recipe({"dtype": ("float32", "bfloat16", "float16", "float64"), "heads": ((3, 3), (4, 2), (6, 2), (4, 1)), "mask": (None, "random"),
+                                   "bias": (None, "hqk"), "causal": (False, True), "layout": ("contiguous", "transposed", "sliced"),
+                                   "lengths": ((3, 4), (4, 4), (5, 33)), "widths": ((5, 5), (3, 7), (8, 8))}))  # fmt: skip
+def check_combined(subject, case):  # type: ignore[no-untyped-def]
+    inputs = case.core_inputs()
+    exact = oracle.core(inputs)
+    allowed = weights_bound(inputs, exact, judge.roundoffs_for(subject, inputs.query.dtype))
+    judge.require_within(
+        _weights(subject, inputs), exact.weights, allowed, what="with other options the returned weights differ from the exact ones",
+        rows=judge.alive_rows(exact),
+    )  # fmt: skip
