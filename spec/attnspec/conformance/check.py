@@ -12,8 +12,10 @@ On = Literal["core", "layer", "cached"]
 Function = Callable[[Any, Any], None]
 CHAPTERS = (
     "shape", "value", "mask", "causal", "grouped", "scale", "bias", "softcap", "window", "dtype", "gradient",
-    "size", "layout", "state", "determinism", "dropout", "weights", "params", "refusal", "cache", "relations",
+    "size", "layout", "state", "determinism", "dropout", "weights", "params", "refusal", "cache",
 )  # fmt: skip
+# Modules of checks for clauses of several chapters: relations that need no weights.
+ACROSS = ("relations",)
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def check(
 @cache
 def checks() -> dict[str, tuple[Check, ...]]:
     """Return all checks by the name of their clause, importing every chapter."""
-    for chapter in CHAPTERS:
+    for chapter in (*CHAPTERS, *ACROSS):
         import_module(f"{__package__}.chapters.{chapter}")
     found: dict[str, tuple[Check, ...]] = {}
     for entry in _CHECKS:
