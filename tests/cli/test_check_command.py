@@ -53,6 +53,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -
     """Return a function that runs the command line beside one file, and gives status and outputs."""
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
 
     def run(*words: str) -> tuple[int, str, str]:
         status = main(words)

@@ -14,10 +14,13 @@ from attnspec._axes import AXES
 from attnspec._cli import main, parser
 from attnspec._table import STAGES
 
+Said = tuple[int, str, str]
+
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
     """Return a function that runs the command line and gives its status and what it said."""
+    monkeypatch.setenv("COLUMNS", "200")
 
     def run(*words: str) -> tuple[int, str, str]:
         status = main(words)

