@@ -74,4 +74,6 @@ def check_outside(subject, case):  # type: ignore[no-untyped-def]
                                   "heads": ((3, 3), (4, 2), (6, 2), (4, 1)), "layout": ("contiguous", "transposed"), "causal": (False, True),
                                   "lengths": ((6, 6), (4, 7), (9, 9)), "dtype": ("float32", "bfloat16", "float64")}))  # fmt: skip
 def check_combined(subject, case):  # type: ignore[no-untyped-def]
-    judge.judge_core(subject, case.core_inputs(), what="a window together with other options gives a wrong output")
+    judge.judge_core(
+        subject, case.core_inputs(), what="a window together with other options gives a wrong output"
+    )
