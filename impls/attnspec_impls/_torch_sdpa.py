@@ -94,20 +94,24 @@ def _nan_of_rows(
 
     One pass over queries and keys: the largest number of a row is NaN if any of it is, and found much faster
     than by asking each number. Whether a query sees a sound key is counted by a product, for the same reason.
-    A query with an infinite number becomes NaN here as well: its scores are infinite or NaN, and no softmax
-    of such scores is a number.
+    A query with an infinite number may become NaN here as well: its scores are infinite or NaN, and softmax
+    makes no number of such scores.
     """
-    lost = key.detach().amax(-1).isnan()
     group = query.shape[1] // key.shape[1]
+    query, key = query.detach(), key.detach()
+    largest = query.amax(-1, keepdim=True)
+    if visible is None and not causal:
+        # Everything is seen, and one key that is NaN makes every row NaN. Short calls feel each operation.
+        keys = key.amax((-2, -1), keepdim=True)
+        return (largest + (keys if group == 1 else keys.repeat_interleave(group, dim=1))).clamp_(0, 0)
+    lost = key.amax(-1).isnan()
     lost = lost if group == 1 else lost.repeat_interleave(group, dim=1)
-    if visible is not None:
-        seen = visible.expand(*visible.shape[:-1], key.shape[-2])
-        only = seen.float() @ (~lost).float()[..., None] == 0
-    elif causal:
+    if visible is None:
         only = lost.cummin(-1).values[..., None]
     else:
-        only = lost.all(-1)[..., None, None]
-    return (query.detach().amax(-1, keepdim=True) * 0).masked_fill(only, float("nan"))
+        seen = visible.expand(*visible.shape[:-1], key.shape[-2])
+        only = seen.float() @ (~lost).float()[..., None] == 0
+    return largest.clamp_(0, 0).masked_fill(only, float("nan"))
 
 
 def _formula(
