@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
+from itertools import count
 from typing import Any
 
 import torch
@@ -100,7 +101,12 @@ def measure_cell(
             *rows,
             *(replace(blank, name=name, note="not timed: no floor in this cell") for name in steps),
         ]
-    timings = time_rounds(steps, FLOOR, rounds=grid.rounds, seconds=grid.seconds, clock=grid.clock)
+    done = count(1)
+
+    def beat() -> None:
+        say(f"timed {len(steps)} subjects, round {next(done)} of {grid.rounds}")
+
+    timings = time_rounds(steps, FLOOR, rounds=grid.rounds, seconds=grid.seconds, clock=grid.clock, beat=beat)
     timed = [
         replace(blank, name=name, peak_bytes=peaks[name], note=notes[name], **asdict(timing))
         for name, timing in timings.items()
