@@ -3,22 +3,20 @@
 matplotlib is an extra (`pip install attnspec[plot]`) and is imported when something is drawn.
 """
 
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ._errors import AttnspecError, DtypeError, ShapeError
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 COLUMNS = 4
 TICKS = 6
 
 
-def plot_weights(weights: Tensor, *, sample: int = 0) -> "Figure":
+def plot_weights(weights: Tensor, *, sample: int = 0) -> Any:
     """Draw the attention weights of one sample, a map for each head, all on one scale from 0 to 1.
 
     Args:
@@ -26,7 +24,7 @@ def plot_weights(weights: Tensor, *, sample: int = 0) -> "Figure":
         sample: Which sample of the batch.
 
     Returns:
-        A figure that belongs to no window; `figure.savefig(path)` writes it. Over each map stands how many
+        A matplotlib `Figure` that belongs to no window; `figure.savefig(path)` writes it. Over each map stands how many
         keys the head looks at on average: the mean over queries of the exponential of the entropy.
 
     Raises:
@@ -117,9 +115,9 @@ def _keys_seen(weights: Tensor) -> float:
 
 def _matplotlib() -> tuple[Any, Any]:
     """Return what is used of matplotlib."""
+    # By name: type checkers run without the extra too.
     try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
+        figure, ticker = (import_module(f"matplotlib.{name}") for name in ("figure", "ticker"))
     except ImportError:
         raise AttnspecError("plot: matplotlib is needed for this: pip install 'attnspec[plot]'") from None
-    return Figure, MaxNLocator
+    return figure.Figure, ticker.MaxNLocator
