@@ -24,8 +24,9 @@ def plot_weights(weights: Tensor, *, sample: int = 0) -> Any:
         sample: Which sample of the batch.
 
     Returns:
-        A matplotlib `Figure` that belongs to no window; `figure.savefig(path)` writes it. Over each map stands how many
-        keys the head looks at on average: the mean over queries of the exponential of the entropy.
+        A matplotlib `Figure` that belongs to no window; `figure.savefig(path)` writes it. Over each map
+        stands how many keys the head looks at on average: the mean over queries of the exponential of the
+        entropy.
 
     Raises:
         ShapeError: If the rank is another, an axis is empty, or there is no such sample.
