@@ -67,26 +67,25 @@ def heads(results: dict[str, Any]) -> tuple[str, str, str, str]:
     found = results["heads"]
     rows = found["rows"]
     low, high = min(r["extra"] for r in rows), max(r["extra"] for r in rows)
-    whole = [r["extra"] for r in rows if r["whole_layer"]]
-    verdict = HOLDS if max(whole) <= 0.23 else DEPENDS if min(whole) <= 0.23 else FAILS
+    verdict = HOLDS if high <= 0.23 else DEPENDS if low <= 0.23 else FAILS
     text = (
         "## Twelve heads for 23 % more time { #heads }\n\n"
-        f"Width {found['d_model']}, batch {found['batch']}, length {found['length']}, float32: BERT's base layer. The"
-        " matrix products are the same for any number of heads; what grows are the scores, twelve times as many"
-        " to normalise. So the extra depends on how scores are treated, and shrinks where the feed-forward part"
-        " is counted in.\n\n"
+        f"Width {found['d_model']}, float32: BERT's base layer. The matrix products are the same for any number of heads; what"
+        " grows are the scores, twelve times as many to normalise, and with the square of the length. So the extra depends on"
+        " the length and on how scores are treated, and shrinks where the feed-forward part is counted in.\n\n"
     )
     text += table(
-        ("implementation", "what is timed", "pass", "12 heads cost more by", "quartiles"),
+        ("batch, length", "implementation", "what is timed", "pass", "12 heads cost more by", "quartiles"),
         (
             (
+                f"{r['batch']}, {r['length']}",
                 r["implementation"], "transformer layer" if r["whole_layer"] else "attention alone", r["which"],
                 percent(r["extra"]), f"{percent(r['low'])} to {percent(r['high'])}",
             )
             for r in rows
         ),
     )  # fmt: skip
-    return "1 → 12 heads cost 23 % more time", f"{percent(low)} to {percent(high)}", verdict, text
+    return "1 → 12 heads cost only 23 % more time", f"{percent(low)} to {percent(high)}", verdict, text
 
 
 def grouped(results: dict[str, Any]) -> tuple[str, str, str, str]:
@@ -130,8 +129,9 @@ def width(results: dict[str, Any]) -> tuple[str, str, str, str]:
     """Heads of 128 are the sweet spot."""
     found = results["head_width"]
     rows = found["rows"]
-    best = {(r["implementation"], r["which"]): min(r["ratios"], key=r["ratios"].get) for r in rows}
-    verdict = HOLDS if set(best.values()) == {"128"} else FAILS if "128" not in best.values() else DEPENDS
+    slack = max(1 - min(r["ratios"].values()) for r in rows)
+    best = {min(r["ratios"], key=r["ratios"].get) for r in rows}
+    verdict = HOLDS if best == {"128"} else DEPENDS if slack <= 0.05 else FAILS
     text = (
         "## Heads of 128 are the sweet spot { #width }\n\n"
         f"Width {found['d_model']}, batch {found['batch']}, length {found['length']}, float32. Time as a multiple of"
@@ -143,12 +143,8 @@ def width(results: dict[str, Any]) -> tuple[str, str, str, str]:
         ("implementation", "pass", *names),
         ((r["implementation"], r["which"], *(f"{r['ratios'][n]:.2f}" for n in names)) for r in rows),
     )
-    return (
-        "`d_model / num_heads = 128` balances quality and speed best",
-        f"fastest: {', '.join(dict.fromkeys(best.values()))}",
-        verdict,
-        text,
-    )
+    ours = f"time: within {percent(slack)} of the fastest, as others are; quality: not tested"
+    return "`d_model / num_heads = 128` balances quality and speed best", ours, verdict, text
 
 
 def scaling(results: dict[str, Any]) -> tuple[str, str, str, str]:
