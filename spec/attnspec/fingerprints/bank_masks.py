@@ -341,15 +341,14 @@ MASKS = (
     ),
     Fingerprint(
         "dead_row.finite_fill",
-        "finite_fill: a finite fill value (such as -1e9) makes a row that sees nothing the mean of V",
+        "a finite fill value (such as -1e9) makes a row that sees nothing the mean of V",
         _DEAD,
         "mask",
         _dead_only(lambda x, s: torch.zeros_like(s)),
     ),
     Fingerprint(
         "dead_row.finite_fill_of_seen",
-        "finite_fill: a finite fill value (such as -1e9) makes a row that "
-        "sees nothing the mean of the V that others see",
+        "a finite fill value (such as -1e9) makes a row that sees nothing the mean of the V that others see",
         _DEAD,
         "mask",
         _mean_of_seen,
@@ -357,8 +356,7 @@ MASKS = (
     ),
     Fingerprint(
         "dead_row.finite_fill_of_mask",
-        "finite_fill: a finite fill value (such as -1e9) makes a row "
-        "that sees nothing the mean of the V before it",
+        "a finite fill value (such as -1e9) makes a row that sees nothing the mean of the V before it",
         _DEAD,
         "mask causal",
         _dead_only(lambda x, s: positions_only(x, torch.zeros_like(s))),

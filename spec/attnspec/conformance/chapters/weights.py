@@ -84,9 +84,12 @@ def check_explain(subject, case):  # type: ignore[no-untyped-def]
     value = inputs.value.double().repeat_interleave(case.heads // case.kv_heads, 1)
     exact, allowed = judge.exact_core(subject, inputs)
     judge.require_within(
-        outcome.weights.double() @ value, outcome.output.double(), allowed * 2, rows=judge.alive_rows(exact),
+        outcome.weights.double() @ value,
+        outcome.output.double(),
+        allowed * 2,
+        rows=judge.alive_rows(exact),
         what="the returned weights do not give the returned output",
-    )  # fmt: skip
+    )
 
 
 @check(
@@ -109,14 +112,29 @@ def check_dead_row(subject, case):  # type: ignore[no-untyped-def]
         )
 
 
-@check("weights.combined", Recipe({"dtype": ("float32", "bfloat16", "float16", "float64"), "heads": ((3, 3), (4, 2), (6, 2), (4, 1)), "mask": (None, "random"),
-                                   "bias": (None, "hqk"), "causal": (False, True), "layout": ("contiguous", "transposed", "sliced"),
-                                   "lengths": ((3, 4), (4, 4), (5, 33)), "widths": ((5, 5), (3, 7), (8, 8))}))  # fmt: skip
+@check(
+    "weights.combined",
+    Recipe(
+        {
+            "dtype": ("float32", "bfloat16", "float16", "float64"),
+            "heads": ((3, 3), (4, 2), (6, 2), (4, 1)),
+            "mask": (None, "random"),
+            "bias": (None, "hqk"),
+            "causal": (False, True),
+            "layout": ("contiguous", "transposed", "sliced"),
+            "lengths": ((3, 4), (4, 4), (5, 33)),
+            "widths": ((5, 5), (3, 7), (8, 8)),
+        }
+    ),
+)
 def check_combined(subject, case):  # type: ignore[no-untyped-def]
     inputs = case.core_inputs()
     exact = oracle.core(inputs)
     allowed = weights_bound(inputs, exact, judge.roundoffs_for(subject, inputs.query.dtype))
     judge.require_within(
-        _weights(subject, inputs), exact.weights, allowed, what="with other options the returned weights differ from the exact ones",
+        _weights(subject, inputs),
+        exact.weights,
+        allowed,
+        what="with other options the returned weights differ from the exact ones",
         rows=judge.alive_rows(exact),
-    )  # fmt: skip
+    )

@@ -70,9 +70,23 @@ def check_outside(subject, case):  # type: ignore[no-untyped-def]
         raise Violation("a key outside the window reaches the output", got="a change", expected="no change")
 
 
-@check("window.combined", Recipe({"window": WINDOWS, "softcap": (None, 2.0), "bias": (None, "hqk", "qk"), "scale": (None, 0.5), "mask": (None, "random"),
-                                  "heads": ((3, 3), (4, 2), (6, 2), (4, 1)), "layout": ("contiguous", "transposed"), "causal": (False, True),
-                                  "lengths": ((6, 6), (4, 7), (9, 9)), "dtype": ("float32", "bfloat16", "float64")}))  # fmt: skip
+@check(
+    "window.combined",
+    Recipe(
+        {
+            "window": WINDOWS,
+            "softcap": (None, 2.0),
+            "bias": (None, "hqk", "qk"),
+            "scale": (None, 0.5),
+            "mask": (None, "random"),
+            "heads": ((3, 3), (4, 2), (6, 2), (4, 1)),
+            "layout": ("contiguous", "transposed"),
+            "causal": (False, True),
+            "lengths": ((6, 6), (4, 7), (9, 9)),
+            "dtype": ("float32", "bfloat16", "float64"),
+        }
+    ),
+)
 def check_combined(subject, case):  # type: ignore[no-untyped-def]
     judge.judge_core(
         subject, case.core_inputs(), what="a window together with other options gives a wrong output"
