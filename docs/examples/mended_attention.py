@@ -1,4 +1,4 @@
-"""Multi-head attention as the first document teaches it, mended."""
+"""The same attention, mended."""
 
 import torch
 import torch.nn as nn
@@ -8,26 +8,22 @@ import torch.nn.functional as F
 class MultiHeadAttention(nn.Module):
     def __init__(self, d_model: int, num_heads: int):
         super().__init__()
-        assert d_model % num_heads == 0, "d_model must be divisible by num_heads"
-        self.d_k = d_model // num_heads
+        assert d_model % num_heads == 0, "heads must divide d_model"
         self.num_heads = num_heads
-        self.W_q = nn.Linear(d_model, d_model)
-        self.W_k = nn.Linear(d_model, d_model)
-        self.W_v = nn.Linear(d_model, d_model)
-        self.W_o = nn.Linear(d_model, d_model)
+        self.d_k = d_model // num_heads
+        self.W_q, self.W_k, self.W_v, self.W_o = (nn.Linear(d_model, d_model) for _ in range(4))
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor = None) -> torch.Tensor:
-        batch_size, seq_len, _ = x.size()
-        Q = self.W_q(x).view(batch_size, seq_len, self.num_heads, self.d_k).transpose(1, 2)
-        K = self.W_k(x).view(batch_size, seq_len, self.num_heads, self.d_k).transpose(1, 2)
-        V = self.W_v(x).view(batch_size, seq_len, self.num_heads, self.d_k).transpose(1, 2)
-        attn_score = (Q * self.d_k**-0.5) @ K.transpose(-2, -1)
-        if mask is not None:
+    def heads(self, projected: torch.Tensor) -> torch.Tensor:
+        batch, seq, _ = projected.shape
+        return projected.view(batch, seq, self.num_heads, self.d_k).transpose(1, 2)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        q, k, v = self.heads(self.W_q(x)), self.heads(self.W_k(x)), self.heads(self.W_v(x))
+        scores = (q * self.d_k**-0.5) @ k.transpose(-2, -1)
+        if mask is None:
+            weights = F.softmax(scores, dim=-1)
+        else:
             dead = mask.all(dim=-1, keepdim=True)
-            attn_score = attn_score.masked_fill(mask & ~dead, float("-inf"))
-        attn_weights = F.softmax(attn_score, dim=-1)
-        if mask is not None:
-            attn_weights = attn_weights.masked_fill(dead, 0.0)
-        attn_output = attn_weights @ V
-        attn_output = attn_output.transpose(1, 2).flatten(2)
-        return self.W_o(attn_output)
+            scores = scores.masked_fill(mask & ~dead, float("-inf"))
+            weights = F.softmax(scores, dim=-1).masked_fill(dead, 0.0)
+        return self.W_o((weights @ v).transpose(1, 2).flatten(2))

@@ -1,4 +1,4 @@
-"""Multi-head attention as the first document teaches it."""
+"""Multi-head attention as it is often taught: a finite fill where the mask is True."""
 
 import torch
 import torch.nn as nn
@@ -8,23 +8,19 @@ import torch.nn.functional as F
 class MultiHeadAttention(nn.Module):
     def __init__(self, d_model: int, num_heads: int):
         super().__init__()
-        assert d_model % num_heads == 0, "d_model must be divisible by num_heads"
-        self.d_k = d_model // num_heads
+        assert d_model % num_heads == 0, "heads must divide d_model"
         self.num_heads = num_heads
-        self.W_q = nn.Linear(d_model, d_model)
-        self.W_k = nn.Linear(d_model, d_model)
-        self.W_v = nn.Linear(d_model, d_model)
-        self.W_o = nn.Linear(d_model, d_model)
+        self.d_k = d_model // num_heads
+        self.W_q, self.W_k, self.W_v, self.W_o = (nn.Linear(d_model, d_model) for _ in range(4))
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor = None) -> torch.Tensor:
-        batch_size, seq_len, _ = x.size()
-        Q = self.W_q(x).view(batch_size, seq_len, self.num_heads, self.d_k).transpose(1, 2)
-        K = self.W_k(x).view(batch_size, seq_len, self.num_heads, self.d_k).transpose(1, 2)
-        V = self.W_v(x).view(batch_size, seq_len, self.num_heads, self.d_k).transpose(1, 2)
-        attn_score = Q @ K.transpose(-2, -1) / torch.sqrt(torch.tensor(self.d_k, dtype=torch.float32))
+    def heads(self, projected: torch.Tensor) -> torch.Tensor:
+        batch, seq, _ = projected.shape
+        return projected.view(batch, seq, self.num_heads, self.d_k).transpose(1, 2)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        q, k, v = self.heads(self.W_q(x)), self.heads(self.W_k(x)), self.heads(self.W_v(x))
+        scores = q @ k.transpose(-2, -1) / torch.sqrt(torch.tensor(self.d_k, dtype=torch.float32))
         if mask is not None:
-            attn_score = attn_score.masked_fill(mask, -1e9)
-        attn_weights = F.softmax(attn_score, dim=-1)
-        attn_output = attn_weights @ V
-        attn_output = attn_output.transpose(1, 2).contiguous().view(batch_size, seq_len, -1)
-        return self.W_o(attn_output)
+            scores = scores.masked_fill(mask, -1e9)
+        mixed = F.softmax(scores, dim=-1) @ v
+        return self.W_o(mixed.transpose(1, 2).contiguous().view(x.shape[0], x.shape[1], -1))

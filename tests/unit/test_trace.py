@@ -84,8 +84,8 @@ def test_rows_say_line_source_memory_and_bytes(document):
     by_op = {r.op: r for r in document.main}
     mask = by_op["masked_fill"]
     assert Path(mask.file).name == "first_document.py"
-    assert mask.source == "attn_score = attn_score.masked_fill(mask, -1e9)"
-    assert mask.code == "attn_score.masked_fill(mask, -1e9)"
+    assert mask.source == "logits = logits.masked_fill(mask, -1e9)"
+    assert mask.code == "logits.masked_fill(mask, -1e9)"
     assert (mask.memory, mask.bytes, mask.outputs[0].dtype) == ("copy", "8*batch*heads*seq*seq", "float64")
     assert (by_op["transpose"].memory, by_op["transpose"].bytes) == ("view", "0")
     assert not by_op["transpose"].outputs[0].contiguous

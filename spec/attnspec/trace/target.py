@@ -172,4 +172,9 @@ def departure_line(departure: Departure) -> str:
     """Return a departure in one line: file, line, source, and what is wrong there."""
     source = f"  {departure.source.strip()}" if departure.source else ""
     place = f"{Path(departure.file).name}:{departure.line}{source}" if departure.file else departure.name
-    return f"{place}  ({departure.text})" if departure.text else place
+    said = (
+        departure.text.removeprefix(f"{Path(departure.file).name}:{departure.line} ")
+        if departure.file
+        else ""
+    )
+    return f"{place}  ({said})" if said else place
