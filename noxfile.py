@@ -45,7 +45,8 @@ def python(session: nox.Session, *arguments: str, **variables: str) -> None:
     """Run the shared environment's Python, with its scripts first on PATH."""
     environment = shared_environment(session)
     path = os.pathsep.join([str(environment / BIN), os.environ.get("PATH", os.defpath)])
-    settings = {"PATH": path, "VIRTUAL_ENV": str(environment), **variables}
+    # Tensors in tests are small, and pytest runs a process for each core: more threads only wait.
+    settings = {"PATH": path, "VIRTUAL_ENV": str(environment), "OMP_NUM_THREADS": "1", **variables}
     session.run(str(environment / BIN / "python"), *arguments, external=True, env=settings)
 
 

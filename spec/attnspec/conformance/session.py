@@ -148,6 +148,8 @@ class _Worker:
             "PYTHONFAULTHANDLER": "1",
         }
         # Nothing of the suite's own appears in the folder where a user happens to stand.
+        # The cases are small: more threads than one would only wait for each other, and burn both cores.
+        environment.setdefault("OMP_NUM_THREADS", "1")
         environment.setdefault(
             "HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempdir()) / "attnspec-hypothesis")
         )
