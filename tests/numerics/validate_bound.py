@@ -19,11 +19,11 @@ from typing import Any
 
 import drawn
 import precise
-import right
 import torch
 import wrong
 from torch import Tensor
 
+import right
 from attnspec._inputs import CoreInputs, LayerInputs
 from attnspec.conformance.bound import core_bound, weights_bound
 from attnspec.conformance.bound_gradient import core_gradient_bounds, layer_gradient_bounds

@@ -1,10 +1,10 @@
 """Known defects, to see how small a mistake the bound still shows."""
 
 import torch
-from right import finish, naive_post, shared
 from torch import Tensor
 
 from attnspec._inputs import CoreInputs
+from right import finish, naive_post, shared
 
 
 def last_key_dropped(inputs: CoreInputs) -> Tensor:
