@@ -152,16 +152,20 @@ def _run(recognition: Any, sizes: Mapping[str, int], fields: dict[str, Any]) -> 
 
 def departure_of(recognition: Any, case: Case) -> Departure | None:
     """Return where code first departs from the contract on cases like a failing one; None if nowhere."""
-    layer = isinstance(recognition.subject, LayerSubject)
+    layer, space = isinstance(recognition.subject, LayerSubject), recognition.space
+    cross = space.has("cross") and (case.q_len != case.kv_len or case.sources != "self")
+    options = {name: getattr(case, name) for name in ("scale", "bias", "window", "softcap")}
+    if layer and cross:
+        options["sources"] = case.sources if case.sources != "self" else space.sources[-1]
     try:
         found = trace_recognised(
             recognition,
             mask="dead" if case.mask == "nothing" else case.mask,
-            causal=case.causal and recognition.space.causal == "flag",
+            causal=case.causal and space.causal == "flag",
             grouped=case.kv_heads != case.heads,
-            cross=layer and case.sources != "self",
+            cross=cross,
             runs=1,
-            options={"scale": case.scale},
+            options=options,
         )
     except (TargetError, SubjectError, NotApplicable):
         return None
