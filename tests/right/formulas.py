@@ -92,9 +92,9 @@ def log_weights(query, key, value, mask=None, causal=False, scale=None):
 def shifted_rows(query, key, value, mask=None, causal=False, scale=None):
     """A constant is added to each row of scores.
 
-    It is detached. Differentiated through a shift that depends on the query, the gradient's terms sum to
-    zero only up to rounding: about 1e-7 where the exact gradient is 0, which the bound of gradients does not
-    model and rejects.
+    It is detached. Differentiated through a shift that depends on the query, the gradient's terms sum to zero
+    only up to rounding: about 1e-7 where the exact gradient is 0, which the bound of gradients does not model
+    and rejects.
     """
     key, value = repeated(query, key, value)
     wide = torch.promote_types(query.dtype, torch.float32)
