@@ -17,7 +17,7 @@ WITH = {"bias": BIAS_AXES}
     "bias.value",
     Recipe({**WITH, "lengths": ((5, 7), (4, 4), (1, 6), (17, 33), (6, 1)), "values": ("normal", "scaled")}),
 )
-def check_value(subject, case):  # type: ignore[no-untyped-def]
+def check_value(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="an output with a bias differs from the exact result")
 
 
@@ -25,7 +25,7 @@ def check_value(subject, case):  # type: ignore[no-untyped-def]
     "bias.unscaled",
     Recipe({**WITH, "scale": (None, 0.25, 3.0, -0.5, 0.0), "widths": ((16, 5), (5, 3), (9, 9))}),
 )
-def check_unscaled(subject, case):  # type: ignore[no-untyped-def]
+def check_unscaled(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="the bias is scaled together with the scores")
 
 
@@ -33,7 +33,7 @@ def check_unscaled(subject, case):  # type: ignore[no-untyped-def]
     "bias.with_mask",
     Recipe({**WITH, "mask": ALIVE, "causal": (False, True), "mask_axes": ("bhqk", "qk", "bk", "hqk")}),
 )
-def check_with_mask(subject, case):  # type: ignore[no-untyped-def]
+def check_with_mask(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="a bias together with a mask gives a wrong output")
 
 
@@ -48,7 +48,7 @@ def check_with_mask(subject, case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_gradient(subject, case):  # type: ignore[no-untyped-def]
+def check_gradient(subject, case):
     inputs = case.core_inputs()
     if not bool(oracle.core(inputs).visible.any(-1).all()):
         raise NotApplicable("a row sees nothing")
@@ -61,7 +61,7 @@ def check_gradient(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("bias.infinite", Recipe({"bias": ("qk", "hqk"), "lengths": ((4, 4), (3, 5)), "causal": (False,)}))
-def check_infinite(subject, case):  # type: ignore[no-untyped-def]
+def check_infinite(subject, case):
     """A bias of -inf hides a key as the mask does, a whole row of it gives zeros."""
     inputs = case.core_inputs()
     bias = inputs.bias.clone()

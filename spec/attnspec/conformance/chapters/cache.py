@@ -18,14 +18,14 @@ LENGTHS = {
 SPLITS = ((1, 2), (2, 1), (3, 1, 1), (1, 1, 5), (4, 4), (2, 3, 2), (16, 1), (1, 16), (5,))
 
 
-def exact_whole(subject, inputs):  # type: ignore[no-untyped-def]
+def exact_whole(subject, inputs):
     """Return the exact causal layer, and how far off each element may be."""
     causal = inputs.replace(causal=True)
     exact = oracle.layer(causal)
     return exact, layer_bound(causal, exact, judge.roundoffs_for(subject, inputs.query.dtype))
 
 
-def split_of(length, number):  # type: ignore[no-untyped-def]
+def split_of(length, number):
     """Return the sizes of steps that add up to `length`, in the manner of one of `SPLITS`."""
     pattern, sizes, left = SPLITS[number % len(SPLITS)], [], length
     for size in pattern:
@@ -35,7 +35,7 @@ def split_of(length, number):  # type: ignore[no-untyped-def]
     return [*sizes, left] if left else sizes
 
 
-def decode(layer, inputs, sizes, **options):  # type: ignore[no-untyped-def]
+def decode(layer, inputs, sizes, **options):
     """Run a sequence in steps and return the outputs side by side, and the last cache."""
     outputs, cache, start = [], None, 0
     for size in sizes:
@@ -45,7 +45,7 @@ def decode(layer, inputs, sizes, **options):  # type: ignore[no-untyped-def]
     return torch.cat(outputs, dim=1), cache
 
 
-def judge_split(subject, case, sizes, *, what, **options):  # type: ignore[no-untyped-def]
+def judge_split(subject, case, sizes, *, what, **options):
     """Hold a split run against the exact whole."""
     inputs = subject.layer_inputs(case)
     inputs = inputs.replace(window=options.get("window"))
@@ -55,27 +55,27 @@ def judge_split(subject, case, sizes, *, what, **options):  # type: ignore[no-un
 
 
 @check("cache.whole", Recipe(LENGTHS), on="cached")
-def check_whole(subject, case):  # type: ignore[no-untyped-def]
+def check_whole(subject, case):
     judge_split(
         subject, case, [case.q_len], what="one pass with an empty cache differs from the exact causal layer"
     )
 
 
 @check("cache.split", Recipe(LENGTHS), on="cached", effort=2)
-def check_split(subject, case):  # type: ignore[no-untyped-def]
+def check_split(subject, case):
     sizes = split_of(case.q_len, case.seed)
     judge_split(subject, case, sizes, what=f"in steps of {sizes} the output differs from that of one pass")
 
 
 @check("cache.one_by_one", Recipe({**LENGTHS, "lengths": ((7, 7), (4, 4), (9, 9), (2, 2))}), on="cached")
-def check_one_by_one(subject, case):  # type: ignore[no-untyped-def]
+def check_one_by_one(subject, case):
     judge_split(
         subject, case, [1] * case.q_len, what="token by token the output differs from that of one pass"
     )
 
 
 @check("cache.unchanged", Recipe({**LENGTHS, "lengths": ((7, 7), (4, 4), (9, 9))}), on="cached")
-def check_unchanged(subject, case):  # type: ignore[no-untyped-def]
+def check_unchanged(subject, case):
     """Two steps from one cache give the same, whatever was decoded in between."""
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)
@@ -87,7 +87,7 @@ def check_unchanged(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("cache.samples", Recipe({**LENGTHS, "batch": (2, 3), "lengths": ((7, 7), (4, 4))}), on="cached")
-def check_samples(subject, case):  # type: ignore[no-untyped-def]
+def check_samples(subject, case):
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)
     sizes = split_of(case.q_len, case.seed)
@@ -106,7 +106,7 @@ def check_samples(subject, case):  # type: ignore[no-untyped-def]
 @check(
     "cache.lengths", Recipe({**LENGTHS, "batch": (2, 3), "lengths": ((7, 7), (4, 4), (9, 9))}), on="cached"
 )
-def check_lengths(subject, case):  # type: ignore[no-untyped-def]
+def check_lengths(subject, case):
     """A prompt padded on the right to the longest, with its true length, then a common step."""
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)
@@ -134,7 +134,7 @@ WINDOWED = {
 
 
 @check("cache.window", Recipe(WINDOWED), on="cached", effort=2)
-def check_window(subject, case):  # type: ignore[no-untyped-def]
+def check_window(subject, case):
     sizes = split_of(case.q_len, case.seed)
     judge_split(
         subject,
@@ -146,14 +146,14 @@ def check_window(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("cache.window_whole", Recipe(WINDOWED), on="cached")
-def check_window_whole(subject, case):  # type: ignore[no-untyped-def]
+def check_window_whole(subject, case):
     judge_split(
         subject, case, [case.q_len], window=case.window, what="one windowed pass differs from the exact layer"
     )
 
 
 @check("cache.grouped", Recipe({**LENGTHS, "heads": ((4, 2), (6, 2), (3, 1))}), on="cached")
-def check_grouped(subject, case):  # type: ignore[no-untyped-def]
+def check_grouped(subject, case):
     judge_split(
         subject,
         case,
@@ -163,7 +163,7 @@ def check_grouped(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("cache.gradient", Recipe({**LENGTHS, "lengths": ((4, 4), (7, 7)), "dtype": ("float64",)}), on="cached")
-def check_gradient(subject, case):  # type: ignore[no-untyped-def]
+def check_gradient(subject, case):
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)
     upstream = torch.randn(
@@ -193,7 +193,7 @@ def check_gradient(subject, case):  # type: ignore[no-untyped-def]
     Recipe({**LENGTHS, "dtype": ("float64", "bfloat16", "float16"), "lengths": ((4, 4), (7, 7))}),
     on="cached",
 )
-def check_dtype(subject, case):  # type: ignore[no-untyped-def]
+def check_dtype(subject, case):
     inputs = subject.layer_inputs(case)
     got, _ = decode(subject.build(inputs.weights), inputs, split_of(case.q_len, case.seed))
     if got.dtype != case.torch_dtype:
@@ -209,7 +209,7 @@ def check_dtype(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("cache.empty_step", Recipe({**LENGTHS, "lengths": ((4, 4), (7, 7))}), on="cached")
-def check_empty_step(subject, case):  # type: ignore[no-untyped-def]
+def check_empty_step(subject, case):
     inputs = subject.layer_inputs(case)
     exact, allowed = exact_whole(subject, inputs)
     got, _ = decode(subject.build(inputs.weights), inputs, [2, 0, case.q_len - 2])

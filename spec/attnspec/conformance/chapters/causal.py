@@ -22,12 +22,12 @@ ON = {"causal": (True,)}
         }
     ),
 )
-def check_value(subject, case):  # type: ignore[no-untyped-def]
+def check_value(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="a causal output differs from the exact result")
 
 
 @check("causal.value", Recipe({**ON, "lengths": ((4, 4), (5, 5), (1, 1), (17, 17))}), on="layer")
-def check_layer_value(subject, case):  # type: ignore[no-untyped-def]
+def check_layer_value(subject, case):
     judge.judge_layer(
         subject, subject.layer_inputs(case), what="a causal output differs from the exact result"
     )
@@ -36,7 +36,7 @@ def check_layer_value(subject, case):  # type: ignore[no-untyped-def]
 @check(
     "causal.alignment", Recipe({**ON, "lengths": ((3, 7), (7, 3), (1, 6), (6, 1), (2, 5), (33, 65), (40, 9))})
 )
-def check_alignment(subject, case):  # type: ignore[no-untyped-def]
+def check_alignment(subject, case):
     judge.judge_core(
         subject,
         case.core_inputs(),
@@ -51,7 +51,7 @@ def check_alignment(subject, case):  # type: ignore[no-untyped-def]
         keep=lambda case: case.q_len > case.kv_len and case.alignment == "lower_right",
     ),
 )
-def check_dead_row(subject, case):  # type: ignore[no-untyped-def]
+def check_dead_row(subject, case):
     """With more queries than keys, aligned lower right, the first queries see nothing."""
     got = subject.run(case.core_inputs()).output.detach()[:, :, : case.q_len - case.kv_len]
     if bool((got != 0).any()):
@@ -70,7 +70,7 @@ def check_dead_row(subject, case):  # type: ignore[no-untyped-def]
     "causal.future",
     Recipe({**ON, "lengths": ((4, 4), (7, 7), (33, 33), (3, 5)), "values": ("normal", "scaled")}),
 )
-def check_future(subject, case):  # type: ignore[no-untyped-def]
+def check_future(subject, case):
     """Change everything after one position; nothing up to it may change by a bit."""
     inputs = case.core_inputs()
     before = subject.run(inputs).output
@@ -88,7 +88,7 @@ def check_future(subject, case):  # type: ignore[no-untyped-def]
     "causal.future_gradient",
     Recipe({**ON, "lengths": ((4, 4), (6, 6), (3, 5)), "dtype": ("float32", "float64")}),
 )
-def check_future_gradient(subject, case):  # type: ignore[no-untyped-def]
+def check_future_gradient(subject, case):
     inputs = case.core_inputs()
     row = case.q_len // 2
     upstream = torch.zeros(case.batch, case.heads, case.q_len, case.d_v, dtype=case.torch_dtype)
@@ -108,7 +108,7 @@ def check_future_gradient(subject, case):  # type: ignore[no-untyped-def]
 @check(
     "causal.first_row", Recipe({**ON, "lengths": ((4, 4), (2, 2), (9, 9)), "values": ("normal", "integers")})
 )
-def check_first_row(subject, case):  # type: ignore[no-untyped-def]
+def check_first_row(subject, case):
     inputs = case.core_inputs()
     exact, allowed = judge.exact_core(subject, inputs)
     got = subject.run(inputs).output[:, :, :1]
@@ -122,12 +122,12 @@ def check_first_row(subject, case):  # type: ignore[no-untyped-def]
     Recipe({**ON, "mask": ALIVE, "mask_axes": MASK_AXES, "lengths": LENGTHS, "values": ("normal",)}),
     effort=1.5,
 )
-def check_with_mask(subject, case):  # type: ignore[no-untyped-def]
+def check_with_mask(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="a mask and causal together do not mean both")
 
 
 @check("causal.with_mask", Recipe({**ON, "mask": ALIVE, "values": ("normal",)}), on="layer")
-def check_layer_with_mask(subject, case):  # type: ignore[no-untyped-def]
+def check_layer_with_mask(subject, case):
     judge.judge_layer(subject, subject.layer_inputs(case), what="a mask and causal together do not mean both")
 
 
@@ -135,7 +135,7 @@ def check_layer_with_mask(subject, case):  # type: ignore[no-untyped-def]
     "causal.equals_mask",
     Recipe({**ON, "lengths": ((4, 4), (3, 5), (5, 3), (17, 17)), "values": ("normal", "scaled")}),
 )
-def check_equals_mask(subject, case):  # type: ignore[no-untyped-def]
+def check_equals_mask(subject, case):
     inputs = case.core_inputs()
     exact, allowed = judge.exact_core(subject, inputs)
     as_mask = inputs.replace(causal=False, mask=exact.visible[:1, :1].clone())
@@ -149,7 +149,7 @@ def check_equals_mask(subject, case):  # type: ignore[no-untyped-def]
     "causal.off",
     Recipe({"causal": (False,), "lengths": ((4, 4), (1, 3), (3, 5), (2, 2)), "values": ("normal",)}),
 )
-def check_off(subject, case):  # type: ignore[no-untyped-def]
+def check_off(subject, case):
     inputs = case.core_inputs()
     exact = oracle.core(inputs)
     judge.judge_core(subject, inputs, what="without the causal flag a query does not see every key")

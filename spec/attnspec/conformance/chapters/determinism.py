@@ -16,7 +16,7 @@ OPTIONS = {
 
 
 @check("determinism.repeat", Recipe(OPTIONS))
-def check_repeat(subject, case):  # type: ignore[no-untyped-def]
+def check_repeat(subject, case):
     inputs = case.core_inputs()
     first = subject.run(inputs).output
     # Freed memory is filled with NaN, so that reading what was never written shows.
@@ -28,7 +28,7 @@ def check_repeat(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("determinism.repeat", Recipe({"causal": (False, True), "mask": (None, "random")}), on="layer")
-def check_layer_repeat(subject, case):  # type: ignore[no-untyped-def]
+def check_layer_repeat(subject, case):
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)
     first = layer.run(inputs).output
@@ -42,7 +42,7 @@ def check_layer_repeat(subject, case):  # type: ignore[no-untyped-def]
     "determinism.gradient",
     Recipe({"causal": (False, True), "mask": (None, "random"), "lengths": ((4, 4), (5, 7))}),
 )
-def check_gradient(subject, case):  # type: ignore[no-untyped-def]
+def check_gradient(subject, case):
     inputs = case.core_inputs()
     upstream = torch.ones(case.batch, case.heads, case.q_len, case.d_v, dtype=case.torch_dtype)
     names = ("query", "key", "value")
@@ -55,7 +55,7 @@ def check_gradient(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("determinism.no_random", Recipe({"causal": (False, True), "mask": (None, "random")}))
-def check_no_random(subject, case):  # type: ignore[no-untyped-def]
+def check_no_random(subject, case):
     inputs = case.core_inputs()
     # A first call may set things up; what counts is what every call does.
     subject.run(inputs)
@@ -71,7 +71,7 @@ def check_no_random(subject, case):  # type: ignore[no-untyped-def]
         )
 
 
-def _layer_draws_nothing(view, inputs):  # type: ignore[no-untyped-def]
+def _layer_draws_nothing(view, inputs):
     embedded, _ = view._embed(inputs)
     layer = view.layer.build(embedded.weights)
     for train in (False, True):

@@ -12,19 +12,19 @@ SMALL = {"lengths": ((4, 4), (5, 5)), "batch": (2,), "values": ("normal",)}
 RATES = (0.5, 0.25)
 
 
-def _fit(subject, case):  # type: ignore[no-untyped-def]
+def _fit(subject, case):
     """Make room for one-hot values: as wide as there are keys."""
     width = max(case.kv_len, case.d_k)
     return subject.space.fit(case.replace(d_k=width, d_v=width))
 
 
-def _weights_of(subject, case, *, rate, seed):  # type: ignore[no-untyped-def]
+def _weights_of(subject, case, *, rate, seed):
     inputs = _probe_wide(case)
     torch.manual_seed(seed)
     return inputs, subject.run(inputs, dropout=rate).output[..., : case.kv_len].double()
 
 
-def _probe_wide(case):  # type: ignore[no-untyped-def]
+def _probe_wide(case):
     inputs = case.core_inputs()
     eye = torch.eye(case.kv_len, case.d_v, dtype=inputs.value.dtype)
     return inputs.replace(value=eye.expand(case.batch, case.kv_heads, case.kv_len, case.d_v).contiguous())
@@ -34,7 +34,7 @@ def _probe_wide(case):  # type: ignore[no-untyped-def]
     "dropout.survivors",
     Recipe({**SMALL, "mask": (None, "random"), "causal": (False, True), "lengths": ((12, 12), (15, 15))}),
 )
-def check_survivors(subject, case):  # type: ignore[no-untyped-def]
+def check_survivors(subject, case):
     case = _fit(subject, case)
     for rate in RATES:
         inputs, dropped = _weights_of(subject, case, rate=rate, seed=case.seed)
@@ -60,7 +60,7 @@ def check_survivors(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("dropout.on_weights", Recipe({**SMALL, "lengths": ((9, 9),), "causal": (False, True)}))
-def check_on_weights(subject, case):  # type: ignore[no-untyped-def]
+def check_on_weights(subject, case):
     """Values that hold the same numbers twice: a dropped weight strikes both, a dropped output one."""
     width = 2 * max(case.kv_len, case.d_k)
     case = subject.space.fit(case.replace(d_k=width, d_v=width))
@@ -75,7 +75,7 @@ def check_on_weights(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("dropout.random", Recipe({**SMALL, "lengths": ((12, 12),)}))
-def check_random(subject, case):  # type: ignore[no-untyped-def]
+def check_random(subject, case):
     """Another seed drops other weights; the same seed the same."""
     case = _fit(subject, case)
     first = _weights_of(subject, case, rate=0.5, seed=1)[1]
@@ -91,7 +91,7 @@ def check_random(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("dropout.per_element", Recipe({**SMALL, "lengths": ((12, 12),), "heads": ((3, 3), (2, 2))}))
-def check_per_element(subject, case):  # type: ignore[no-untyped-def]
+def check_per_element(subject, case):
     """Heads, samples and rows are dropped independently of each other."""
     case = _fit(subject, case)
     kept = _weights_of(subject, case, rate=0.5, seed=case.seed)[1] != 0
@@ -103,7 +103,7 @@ def check_per_element(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("dropout.eval_off", Recipe(SMALL), on="layer")
-def check_eval_off(subject, case):  # type: ignore[no-untyped-def]
+def check_eval_off(subject, case):
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights, dropout=0.5)
     layer.module.eval()
@@ -116,7 +116,7 @@ def check_eval_off(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("dropout.train_on", Recipe({**SMALL, "lengths": ((9, 9),)}), on="layer")
-def check_train_on(subject, case):  # type: ignore[no-untyped-def]
+def check_train_on(subject, case):
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights, dropout=0.5)
     layer.module.train()
@@ -133,7 +133,7 @@ def check_train_on(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("dropout.gradient", Recipe({**SMALL, "lengths": ((6, 6),), "dtype": ("float64",)}))
-def check_gradient(subject, case):  # type: ignore[no-untyped-def]
+def check_gradient(subject, case):
     """The gradient of the values is that of the very weights that were used."""
     case = _fit(subject, case)
     inputs = _probe_wide(case)
@@ -168,11 +168,11 @@ def check_gradient(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("dropout.rate_refused", Recipe({**SMALL, "lengths": ((4, 4),)}), on="layer")
-def check_rate_refused(subject, case):  # type: ignore[no-untyped-def]
+def check_rate_refused(subject, case):
     inputs = subject.layer_inputs(case)
     for rate in (-0.5, 1.5):
 
-        def attempt(rate=rate):  # type: ignore[no-untyped-def]
+        def attempt(rate=rate):
             layer = subject.build(inputs.weights, dropout=rate)
             layer.module.train()
             layer.run(inputs)
@@ -184,7 +184,7 @@ def check_rate_refused(subject, case):  # type: ignore[no-untyped-def]
     "dropout.weights_before",
     Recipe({**SMALL, "lengths": ((6, 6), (5, 5)), "mask": (None, "random"), "causal": (False, True)}),
 )
-def check_weights_before(subject, case):  # type: ignore[no-untyped-def]
+def check_weights_before(subject, case):
     """The weights that are returned are those before dropout."""
     inputs = case.core_inputs()
     torch.manual_seed(case.seed)

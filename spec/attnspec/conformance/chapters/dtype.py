@@ -14,7 +14,7 @@ ALL = ("float32", "float64", "bfloat16", "float16")
 
 
 @check("dtype.output", Recipe({"dtype": ALL, "causal": (False, True), "scale": (None, 0.5)}))
-def check_output(subject, case):  # type: ignore[no-untyped-def]
+def check_output(subject, case):
     got = subject.run(case.core_inputs()).output
     if got.dtype != case.torch_dtype:
         raise Violation(
@@ -25,7 +25,7 @@ def check_output(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("dtype.output", Recipe({"dtype": ALL}), on="layer")
-def check_layer_output(subject, case):  # type: ignore[no-untyped-def]
+def check_layer_output(subject, case):
     got = subject.run_layer(subject.layer_inputs(case)).output
     if got.dtype != case.torch_dtype:
         raise Violation(
@@ -45,7 +45,7 @@ PLAIN = {
 
 
 @check("dtype.float64", Recipe({**PLAIN, "dtype": ("float64",), "mask": (None, *ALIVE)}))
-def check_float64(subject, case):  # type: ignore[no-untyped-def]
+def check_float64(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="float64 in, less than float64 accuracy out")
 
 
@@ -54,7 +54,7 @@ def check_float64(subject, case):  # type: ignore[no-untyped-def]
     Recipe({"dtype": ("float64",), "mask": (None, "random"), "causal": (False, True)}),
     on="layer",
 )
-def check_layer_float64(subject, case):  # type: ignore[no-untyped-def]
+def check_layer_float64(subject, case):
     judge.judge_layer(subject, subject.layer_inputs(case), what="float64 in, less than float64 accuracy out")
 
 
@@ -69,7 +69,7 @@ def check_layer_float64(subject, case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_float64_gradient(subject, case):  # type: ignore[no-untyped-def]
+def check_float64_gradient(subject, case):
     inputs = case.core_inputs()
     if not bool(oracle.core(inputs).visible.any(-1).all()):
         raise NotApplicable("a row sees nothing")
@@ -81,14 +81,14 @@ def check_float64_gradient(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("dtype.bfloat16", Recipe({**PLAIN, "dtype": ("bfloat16",)}))
-def check_bfloat16(subject, case):  # type: ignore[no-untyped-def]
+def check_bfloat16(subject, case):
     judge.judge_core(
         subject, case.core_inputs(), what="in bfloat16 the output is further off than rounding explains"
     )
 
 
 @check("dtype.float16", Recipe({**PLAIN, "dtype": ("float16",), "values": ("normal", "integers", "offset")}))
-def check_float16(subject, case):  # type: ignore[no-untyped-def]
+def check_float16(subject, case):
     judge.judge_core(
         subject, case.core_inputs(), what="in float16 the output is further off than rounding explains"
     )
@@ -99,7 +99,7 @@ def check_float16(subject, case):  # type: ignore[no-untyped-def]
     Recipe({"dtype": ("bfloat16", "float16"), "values": ("normal",), "causal": (False, True)}),
     on="layer",
 )
-def check_half_layer(subject, case):  # type: ignore[no-untyped-def]
+def check_half_layer(subject, case):
     judge.judge_layer(
         subject,
         subject.layer_inputs(case),
@@ -118,7 +118,7 @@ def check_half_layer(subject, case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_mask(subject, case):  # type: ignore[no-untyped-def]
+def check_mask(subject, case):
     try:
         judge.judge_core(subject, case.core_inputs(), what=f"a mask in {case.dtype} gives a wrong output")
     except SubjectError as error:
@@ -144,7 +144,7 @@ def check_mask(subject, case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_long_rows(subject, case):  # type: ignore[no-untyped-def]
+def check_long_rows(subject, case):
     """Many equal scores: a sum held in half precision stops growing."""
     inputs = case.core_inputs()
     inputs = inputs.replace(query=torch.zeros_like(inputs.query), value=torch.ones_like(inputs.value))
@@ -157,7 +157,7 @@ def check_long_rows(subject, case):  # type: ignore[no-untyped-def]
         {"dtype": ("float16",), "widths": ((64, 64), (64, 3)), "lengths": ((2, 3), (4, 4)), "batch": (1,)}
     ),
 )
-def check_range(subject, case):  # type: ignore[no-untyped-def]
+def check_range(subject, case):
     """Products of 40 x 40 over 64 dimensions pass 65504; the scaled logits do not."""
     inputs = case.core_inputs()
     inputs = inputs.replace(query=torch.full_like(inputs.query, 40.0), key=torch.full_like(inputs.key, 40.0))
@@ -170,7 +170,7 @@ def check_range(subject, case):  # type: ignore[no-untyped-def]
         {**GENERAL, "dtype": ("bfloat16", "float16", "float64"), "values": ("normal", "integers", "offset")}
     ),
 )
-def check_combined(subject, case):  # type: ignore[no-untyped-def]
+def check_combined(subject, case):
     judge.judge_core(
         subject, case.core_inputs(), what=f"in {case.dtype} options together give a wrong output"
     )
@@ -179,7 +179,7 @@ def check_combined(subject, case):  # type: ignore[no-untyped-def]
 @check(
     "dtype.module", Recipe({"dtype": ("float32", "bfloat16", "float16"), "causal": (False, True)}), on="layer"
 )
-def check_module(subject, case):  # type: ignore[no-untyped-def]
+def check_module(subject, case):
     """`module.to(dtype)` moves every parameter and still computes."""
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)

@@ -24,7 +24,7 @@ FORMS = {
 }
 
 
-def _upstream(case):  # type: ignore[no-untyped-def]
+def _upstream(case):
     """Draw an upstream gradient; cases with a row that sees nothing belong to `mask.dead_row.gradient`."""
     if not bool(oracle.core(case.core_inputs()).visible.any(-1).all()):
         raise NotApplicable("a row sees nothing")
@@ -34,9 +34,9 @@ def _upstream(case):  # type: ignore[no-untyped-def]
     return drawn.to(case.torch_dtype)
 
 
-def _make(name):  # type: ignore[no-untyped-def]
+def _make(name):
     @check(f"gradient.{name}", Recipe({**FORMS, "dtype": ("float32",)}))
-    def check_one(subject, case):  # type: ignore[no-untyped-def]
+    def check_one(subject, case):
         inputs, upstream = case.core_inputs(), _upstream(case)
         _, found = subject.gradients(inputs, upstream, wrt=(name,))
         judge_gradients(subject, inputs, upstream, found)
@@ -60,7 +60,7 @@ for _name in ("query", "key", "value"):
         }
     ),
 )
-def check_long(subject, case):  # type: ignore[no-untyped-def]
+def check_long(subject, case):
     inputs, upstream = case.core_inputs(), _upstream(case)
     _, found = subject.gradients(inputs, upstream, wrt=("query", "key", "value"))
     judge_gradients(subject, inputs, upstream, found)
@@ -70,7 +70,7 @@ def check_long(subject, case):  # type: ignore[no-untyped-def]
     "gradient.half",
     Recipe({"dtype": ("bfloat16", "float16"), "lengths": ((3, 4), (4, 4), (9, 17)), "causal": (False, True)}),
 )
-def check_half(subject, case):  # type: ignore[no-untyped-def]
+def check_half(subject, case):
     inputs, upstream = case.core_inputs(), _upstream(case)
     _, found = subject.gradients(inputs, upstream, wrt=("query", "key", "value"))
     judge_gradients(subject, inputs, upstream, found)
@@ -82,7 +82,7 @@ def check_half(subject, case):  # type: ignore[no-untyped-def]
         {"layout": ("transposed", "sliced", "every_other"), "causal": (False, True), "dtype": ("float32",)}
     ),
 )
-def check_layout(subject, case):  # type: ignore[no-untyped-def]
+def check_layout(subject, case):
     inputs, upstream = case.core_inputs(), _upstream(case)
     strided = upstream.transpose(1, 2).contiguous().transpose(1, 2)
     _, found = subject.gradients(inputs, strided, wrt=("query", "key", "value"))
@@ -90,7 +90,7 @@ def check_layout(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("gradient.alone", Recipe({"mask": (None, "random"), "causal": (False, True), "dtype": ("float32",)}))
-def check_alone(subject, case):  # type: ignore[no-untyped-def]
+def check_alone(subject, case):
     """One tensor that requires a gradient gets the same one as when all do."""
     inputs, upstream = case.core_inputs(), _upstream(case)
     for name in ("query", "key", "value"):
@@ -110,7 +110,7 @@ def check_alone(subject, case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_hidden(subject, case):  # type: ignore[no-untyped-def]
+def check_hidden(subject, case):
     inputs, upstream = case.core_inputs(), _upstream(case)
     exact = oracle.core(inputs)
     group = case.heads // case.kv_heads
@@ -136,7 +136,7 @@ LAYER = {
 }
 
 
-def _layer_gradients(subject, case):  # type: ignore[no-untyped-def]
+def _layer_gradients(subject, case):
     inputs = subject.layer_inputs(case)
     if not bool(oracle.layer(inputs).core.visible.any(-1).all()):
         raise NotApplicable("a row sees nothing")
@@ -157,7 +157,7 @@ def _layer_gradients(subject, case):  # type: ignore[no-untyped-def]
         inputs, oracle.layer(inputs), upstream, judge.roundoffs_for(subject, inputs.query.dtype)
     )
     filled = (
-        leaf.new_zeros(leaf.shape) if g is None else g  # type: ignore[redundant-expr]
+        leaf.new_zeros(leaf.shape) if g is None else g
         for leaf, g in zip((*leaves.values(), *params.values()), exact, strict=True)
     )
     together = dict(zip((*leaves, *params), filled, strict=True))
@@ -165,7 +165,7 @@ def _layer_gradients(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("gradient.inputs", Recipe(LAYER), on="layer")
-def check_inputs(subject, case):  # type: ignore[no-untyped-def]
+def check_inputs(subject, case):
     found, exact, allowed = _layer_gradients(subject, case)
     for name in ("query", "key", "value"):
         if name in exact:
@@ -178,7 +178,7 @@ def check_inputs(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("gradient.parameters", Recipe(LAYER), on="layer")
-def check_parameters(subject, case):  # type: ignore[no-untyped-def]
+def check_parameters(subject, case):
     found, exact, allowed = _layer_gradients(subject, case)
     for name in exact:
         if name in found and name not in ("query", "key", "value"):
@@ -195,7 +195,7 @@ def check_parameters(subject, case):  # type: ignore[no-untyped-def]
     Recipe({"lengths": ((4, 4), (5, 5)), "dtype": ("float32",), "values": ("normal",)}),
     on="layer",
 )
-def check_live(subject, case):  # type: ignore[no-untyped-def]
+def check_live(subject, case):
     """Every parameter takes part; a key bias alone may have a zero gradient, for it shifts whole rows."""
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)

@@ -18,12 +18,12 @@ ANY = ((4, 2), (6, 2), (6, 3), (4, 1), (3, 1), (2, 1))
     "grouped.order",
     Recipe({"heads": GROUPS, "values": ("normal", "integers"), "lengths": ((3, 4), (1, 1), (2, 5), (4, 4))}),
 )
-def check_order(subject, case):  # type: ignore[no-untyped-def]
+def check_order(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="query heads do not read key/value head h // group")
 
 
 @check("grouped.order", Recipe({"heads": GROUPS}), on="layer")
-def check_layer_order(subject, case):  # type: ignore[no-untyped-def]
+def check_layer_order(subject, case):
     judge.judge_layer(
         subject, subject.layer_inputs(case), what="query heads do not read key/value head h // group"
     )
@@ -35,7 +35,7 @@ def check_layer_order(subject, case):  # type: ignore[no-untyped-def]
         {"heads": ANY, "values": ("normal",), "causal": (False, True), "mask": (None, "random", "padding")}
     ),
 )
-def check_equals_repeated(subject, case):  # type: ignore[no-untyped-def]
+def check_equals_repeated(subject, case):
     inputs = case.core_inputs()
     group = case.heads // case.kv_heads
     exact, allowed = judge.exact_core(subject, inputs)
@@ -55,7 +55,7 @@ def check_equals_repeated(subject, case):  # type: ignore[no-untyped-def]
     "grouped.single",
     Recipe({"heads": ((4, 1), (3, 1), (2, 1)), "values": ("normal",), "lengths": ((3, 4), (5, 5), (2, 33))}),
 )
-def check_single(subject, case):  # type: ignore[no-untyped-def]
+def check_single(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="with one key/value head for all, the output is wrong")
 
 
@@ -74,7 +74,7 @@ def check_single(subject, case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_combined(subject, case):  # type: ignore[no-untyped-def]
+def check_combined(subject, case):
     judge.judge_core(
         subject, case.core_inputs(), what="grouped heads together with other options give a wrong output"
     )
@@ -92,7 +92,7 @@ def check_combined(subject, case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_gradient(subject, case):  # type: ignore[no-untyped-def]
+def check_gradient(subject, case):
     inputs = case.core_inputs()
     if not bool(oracle.core(inputs).visible.any(-1).all()):
         raise NotApplicable("a row sees nothing")
@@ -104,7 +104,7 @@ def check_gradient(subject, case):  # type: ignore[no-untyped-def]
     judge_gradients(subject, inputs, upstream, found)
 
 
-def judge_gradients(subject, inputs, upstream, found):  # type: ignore[no-untyped-def]
+def judge_gradients(subject, inputs, upstream, found):
     """Hold gradients against the oracle's."""
     wide = inputs.to(torch.float64)
     leaves = {name: getattr(wide, name).detach().requires_grad_() for name in found}
@@ -114,7 +114,7 @@ def judge_gradients(subject, inputs, upstream, found):  # type: ignore[no-untype
         inputs, oracle.core(inputs), upstream, judge.roundoffs_for(subject, inputs.query.dtype)
     )
     for (name, leaf), gradient in zip(leaves.items(), exact, strict=True):
-        gradient = torch.zeros_like(leaf) if gradient is None else gradient  # type: ignore[redundant-expr]
+        gradient = torch.zeros_like(leaf) if gradient is None else gradient
         judge.require_within(
             found[name],
             gradient,

@@ -12,21 +12,21 @@ BASE = {
 
 
 @check("layout.transposed", Recipe({**BASE, "layout": ("transposed",)}))
-def check_transposed(subject, case):  # type: ignore[no-untyped-def]
+def check_transposed(subject, case):
     judge.judge_core(
         subject, case.core_inputs(), what="tensors with heads behind positions in memory give a wrong output"
     )
 
 
 @check("layout.sliced", Recipe({**BASE, "layout": ("sliced", "every_other")}))
-def check_sliced(subject, case):  # type: ignore[no-untyped-def]
+def check_sliced(subject, case):
     judge.judge_core(
         subject, case.core_inputs(), what="tensors sliced from a wider buffer give a wrong output"
     )
 
 
 @check("layout.expanded", Recipe({**BASE, "heads": ((3, 3), (2, 2), (4, 2)), "batch": (2, 3)}))
-def check_expanded(subject, case):  # type: ignore[no-untyped-def]
+def check_expanded(subject, case):
     """One head's or one sample's tensor, expanded with stride 0."""
     inputs = case.core_inputs()
     heads = inputs.replace(
@@ -48,7 +48,7 @@ def check_expanded(subject, case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_mask(subject, case):  # type: ignore[no-untyped-def]
+def check_mask(subject, case):
     """A mask that is expanded, or transposed in memory."""
     inputs = case.core_inputs()
     mask = inputs.mask
@@ -64,7 +64,7 @@ def check_mask(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("layout.mixed", Recipe(BASE))
-def check_mixed(subject, case):  # type: ignore[no-untyped-def]
+def check_mixed(subject, case):
     """Query, key and value each in another layout."""
     inputs = case.core_inputs()
     query = case.replace(layout="transposed").core_inputs().query
@@ -87,5 +87,5 @@ def check_mixed(subject, case):  # type: ignore[no-untyped-def]
     ),
     on="layer",
 )
-def check_layer_strided(subject, case):  # type: ignore[no-untyped-def]
+def check_layer_strided(subject, case):
     judge.judge_layer(subject, subject.layer_inputs(case), what="strided inputs give a wrong output")

@@ -17,12 +17,12 @@ ANY_MASK = {"mask": ALIVE, "mask_axes": MASK_AXES, "causal": (False, True)}
     Recipe({**ANY_MASK, "lengths": LENGTHS, "values": ("normal", "integers", "outlier")}),
     effort=1.5,
 )
-def check_value(subject, case):  # type: ignore[no-untyped-def]
+def check_value(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="a masked output differs from the exact result")
 
 
 @check("mask.value", Recipe({**ANY_MASK, "values": ("normal", "integers")}), on="layer")
-def check_layer_value(subject, case):  # type: ignore[no-untyped-def]
+def check_layer_value(subject, case):
     judge.judge_layer(
         subject, subject.layer_inputs(case), what="a masked output differs from the exact result"
     )
@@ -39,7 +39,7 @@ def check_layer_value(subject, case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_polarity(subject, case):  # type: ignore[no-untyped-def]
+def check_polarity(subject, case):
     """Show a key to nobody: its value must not reach the output; a key shown alone must be the output."""
     inputs = case.core_inputs()
     exact = oracle.core(inputs)
@@ -57,7 +57,7 @@ def check_polarity(subject, case):  # type: ignore[no-untyped-def]
 
 @check("mask.broadcast", Recipe({"mask": ("random", "sparse"), "mask_axes": MASK_AXES, "values": ("normal",),
                                  "batch": (2, 3), "causal": (False, True)}))  # fmt: skip
-def check_broadcast(subject, case):  # type: ignore[no-untyped-def]
+def check_broadcast(subject, case):
     inputs = case.core_inputs()
     exact, allowed = judge.exact_core(subject, inputs)
     got = subject.run(inputs).output
@@ -78,7 +78,7 @@ def check_broadcast(subject, case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_rank_two(subject, case):  # type: ignore[no-untyped-def]
+def check_rank_two(subject, case):
     """A matrix of queries and keys, without axes for samples and heads."""
     if 2 not in subject.space.mask_ranks or not {"q", "k"} <= set(subject.space.mask_axes):
         raise NotApplicable("it takes no mask of rank 2")
@@ -89,7 +89,7 @@ def check_rank_two(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("mask.all_true", Recipe({"mask": ("all",), "mask_axes": MASK_AXES, "causal": (False, True)}))
-def check_all_true(subject, case):  # type: ignore[no-untyped-def]
+def check_all_true(subject, case):
     inputs = case.core_inputs()
     exact, allowed = judge.exact_core(subject, inputs)
     without = subject.run(inputs.replace(mask=None)).output.double()
@@ -106,7 +106,7 @@ def check_all_true(subject, case):  # type: ignore[no-untyped-def]
     "mask.slice",
     Recipe({"lengths": ((4, 6), (3, 7), (5, 5), (2, 33)), "values": ("normal", "offset", "scaled")}),
 )
-def check_slice(subject, case):  # type: ignore[no-untyped-def]
+def check_slice(subject, case):
     """Hiding the last keys from everybody is the same as not having them."""
     if case.kv_len < 2:
         raise NotApplicable("one key cannot be cut")
@@ -123,7 +123,7 @@ def check_slice(subject, case):  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-def _forbidden(case, exact):  # type: ignore[no-untyped-def]
+def _forbidden(case, exact):
     """Return where no query of a key/value head may look: `batch kv_heads kv_len 1`."""
     group = case.heads // case.kv_heads
     seen = exact.visible.view(case.batch, case.kv_heads, group, case.q_len, case.kv_len)
@@ -139,7 +139,7 @@ HIDING = {
 
 
 @check("mask.irrelevant.finite", Recipe({**HIDING, "values": ("normal", "scaled")}))
-def check_irrelevant(subject, case):  # type: ignore[no-untyped-def]
+def check_irrelevant(subject, case):
     inputs = case.core_inputs()
     exact = oracle.core(inputs)
     hidden, rows = _forbidden(case, exact), judge.alive_rows(exact)
@@ -154,7 +154,7 @@ def check_irrelevant(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("mask.irrelevant.nonfinite", Recipe({**HIDING, "values": ("normal",)}))
-def check_irrelevant_nonfinite(subject, case):  # type: ignore[no-untyped-def]
+def check_irrelevant_nonfinite(subject, case):
     if case.extra or subject.space.embedded or type(subject).__name__ == "CoreView":
         raise NotApplicable("a NaN cannot pass a projection alone")
     inputs = case.core_inputs()
@@ -177,7 +177,7 @@ DEAD = {
 }
 
 
-def _dead_rows(inputs):  # type: ignore[no-untyped-def]
+def _dead_rows(inputs):
     exact = oracle.core(inputs)
     return exact, ~exact.visible.any(-1)
 
@@ -186,7 +186,7 @@ def _dead_rows(inputs):  # type: ignore[no-untyped-def]
     "mask.dead_row.zero",
     Recipe({**DEAD, "causal": (False, True), "dtype": ("float32", "float64", "bfloat16")}),
 )
-def check_dead_row(subject, case):  # type: ignore[no-untyped-def]
+def check_dead_row(subject, case):
     inputs = case.core_inputs()
     _, dead = _dead_rows(inputs)
     got = subject.run(inputs).output.detach()
@@ -217,13 +217,13 @@ def check_dead_row(subject, case):  # type: ignore[no-untyped-def]
     ),
     effort=0.4,
 )
-def check_dead_row_of_few_keys(subject, case):  # type: ignore[no-untyped-def]
+def check_dead_row_of_few_keys(subject, case):
     """With one key or two, hidden from some queries and shown to others."""
     check_dead_row(subject, case)
 
 
 @check("mask.dead_row.neighbours", Recipe({**DEAD, "mask": ("dead",), "causal": (False, True)}))
-def check_neighbours(subject, case):  # type: ignore[no-untyped-def]
+def check_neighbours(subject, case):
     inputs = case.core_inputs()
     exact, dead = _dead_rows(inputs)
     _, allowed = judge.exact_core(subject, inputs)
@@ -244,7 +244,7 @@ def check_neighbours(subject, case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_dead_gradient(subject, case):  # type: ignore[no-untyped-def]
+def check_dead_gradient(subject, case):
     inputs = case.core_inputs()
     _, dead = _dead_rows(inputs)
     upstream = torch.randn(case.batch, case.heads, case.q_len, case.d_v, generator=case.generator(8)).to(
@@ -283,7 +283,7 @@ def check_dead_gradient(subject, case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_per_sample(subject, case):  # type: ignore[no-untyped-def]
+def check_per_sample(subject, case):
     """A sample with its own mask gives what it gives alone."""
     inputs = case.core_inputs()
     exact, allowed = judge.exact_core(subject, inputs)
@@ -310,7 +310,7 @@ def check_per_sample(subject, case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_extremes(subject, case):  # type: ignore[no-untyped-def]
+def check_extremes(subject, case):
     """Visible logits far below the usual fill values, hidden ones far above: the mask must still decide."""
     inputs = case.core_inputs()
     exact = oracle.core(inputs)

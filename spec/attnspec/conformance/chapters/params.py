@@ -11,7 +11,7 @@ SQUARE = {"lengths": ((3, 3), (4, 4), (3, 5)), "values": ("normal",)}
 
 
 @check("params.round_trip", Recipe(SQUARE), on="layer")
-def check_round_trip(subject, case):  # type: ignore[no-untyped-def]
+def check_round_trip(subject, case):
     """Canonical weights go in and come out the same."""
     weights = subject.layer_inputs(case).weights
     layer = subject.build(weights)
@@ -28,7 +28,7 @@ def check_round_trip(subject, case):  # type: ignore[no-untyped-def]
     Recipe({**SQUARE, "heads": ((3, 3), (2, 2), (4, 4), (4, 2), (6, 2)), "widths": ((5, 5), (2, 2), (7, 7))}),
     on="layer",
 )
-def check_head_major(subject, case):  # type: ignore[no-untyped-def]
+def check_head_major(subject, case):
     """Silence all heads but one through W_v and W_o; the output must be that head's alone."""
     inputs = subject.layer_inputs(case)
     width = inputs.weights.d_v
@@ -44,7 +44,7 @@ def check_head_major(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("params.each_matters", Recipe({**SQUARE, "lengths": ((4, 4), (5, 5))}), on="layer")
-def check_each_matters(subject, case):  # type: ignore[no-untyped-def]
+def check_each_matters(subject, case):
     """Change one canonical tensor; the output follows as the exact one does."""
     inputs = subject.layer_inputs(case)
     held = {n: t for n, t in inputs.weights.tensors().items() if n in subject.slots.names}
@@ -59,7 +59,7 @@ def check_each_matters(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("params.output_projection", Recipe(SQUARE), on="layer")
-def check_output_projection(subject, case):  # type: ignore[no-untyped-def]
+def check_output_projection(subject, case):
     if "W_o" not in subject.slots.names:
         raise Violation(
             "the layer has no output projection W_o: its heads are laid side by side and never mixed",
@@ -74,7 +74,7 @@ def check_output_projection(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("params.complete", Recipe(SQUARE), on="layer")
-def check_complete(subject, case):  # type: ignore[no-untyped-def]
+def check_complete(subject, case):
     """Every projection is a registered parameter: in the state dict, and moved by `.to()`."""
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)
@@ -94,7 +94,7 @@ def check_complete(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("params.no_extra", Recipe(SQUARE), on="layer")
-def check_no_extra(subject, case):  # type: ignore[no-untyped-def]
+def check_no_extra(subject, case):
     """No parameter beside the canonical ones."""
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)
@@ -110,7 +110,7 @@ def check_no_extra(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("params.sizes", Recipe({**SQUARE, "heads": ((1, 1), (2, 2), (3, 3), (6, 6), (4, 2))}), on="layer")
-def check_sizes(subject, case):  # type: ignore[no-untyped-def]
+def check_sizes(subject, case):
     """The number of parameters does not depend on the number of heads."""
     weights = subject.layer_inputs(case).weights
     layer = subject.build(weights)
@@ -121,7 +121,7 @@ def check_sizes(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("params.trainable", Recipe(SQUARE), on="layer")
-def check_trainable(subject, case):  # type: ignore[no-untyped-def]
+def check_trainable(subject, case):
     layer = subject.build(subject.layer_inputs(case).weights)
     frozen = [n for n, p in layer.module.named_parameters() if not p.requires_grad]
     if frozen:
@@ -131,7 +131,7 @@ def check_trainable(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("params.distinct", Recipe(SQUARE), on="layer")
-def check_distinct(subject, case):  # type: ignore[no-untyped-def]
+def check_distinct(subject, case):
     """No two projections share memory or start out equal."""
     size = {
         "d_model": case.d_model,

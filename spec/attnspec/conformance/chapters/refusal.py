@@ -10,15 +10,15 @@ from ..recipes import Recipe
 PLAIN = {"lengths": ((3, 5), (4, 4)), "batch": (2,), "heads": ((3, 3), (2, 2)), "causal": (False,)}
 
 
-def _refuses(subject, inputs, *, what):  # type: ignore[no-untyped-def]
-    def attempt():  # type: ignore[no-untyped-def]
+def _refuses(subject, inputs, *, what):
+    def attempt():
         return subject.run(inputs)
 
     return judge.require_raises(attempt, what=what, got="an output")
 
 
 @check("refusal.mask_rank", Recipe(PLAIN))
-def check_mask_rank(subject, case):  # type: ignore[no-untyped-def]
+def check_mask_rank(subject, case):
     """A rank-3 mask could mean batch or heads; broadcasting picks heads without a word."""
     case = case.replace(batch=case.heads)
     inputs = case.core_inputs()
@@ -32,7 +32,7 @@ def check_mask_rank(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("refusal.mask_dtype", Recipe(PLAIN))
-def check_mask_dtype(subject, case):  # type: ignore[no-untyped-def]
+def check_mask_dtype(subject, case):
     inputs = case.core_inputs()
     mask = torch.rand(case.q_len, case.kv_len, generator=case.generator(4)) < 0.7
     for dtype in (torch.float32, torch.int64):
@@ -44,7 +44,7 @@ def check_mask_dtype(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("refusal.mask_shape", Recipe({**PLAIN, "lengths": ((3, 5), (4, 6), (2, 9))}))
-def check_mask_shape(subject, case):  # type: ignore[no-untyped-def]
+def check_mask_shape(subject, case):
     inputs = case.core_inputs()
     q_len, kv_len = inputs.query.shape[2], inputs.key.shape[2]
     if q_len < 2 or kv_len < 4:
@@ -63,7 +63,7 @@ def check_mask_shape(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("refusal.kv_heads", Recipe({**PLAIN, "heads": ((3, 3), (5, 5))}))
-def check_kv_heads(subject, case):  # type: ignore[no-untyped-def]
+def check_kv_heads(subject, case):
     inputs = case.core_inputs()
     kept = case.heads - 1
     _refuses(
@@ -73,7 +73,7 @@ def check_kv_heads(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("refusal.widths", Recipe({**PLAIN, "widths": ((5, 5), (4, 4), (8, 8))}))
-def check_widths(subject, case):  # type: ignore[no-untyped-def]
+def check_widths(subject, case):
     inputs = case.core_inputs()
     _refuses(
         subject,
@@ -83,7 +83,7 @@ def check_widths(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("refusal.lengths", Recipe({**PLAIN, "lengths": ((3, 5), (4, 6), (5, 9))}))
-def check_lengths(subject, case):  # type: ignore[no-untyped-def]
+def check_lengths(subject, case):
     inputs = case.core_inputs()
     _refuses(
         subject, inputs.replace(value=inputs.value[:, :, :-2]), what="fewer values than keys are accepted"
@@ -91,7 +91,7 @@ def check_lengths(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("refusal.mixed_dtypes", Recipe(PLAIN))
-def check_mixed(subject, case):  # type: ignore[no-untyped-def]
+def check_mixed(subject, case):
     inputs = case.core_inputs()
     _refuses(
         subject,
@@ -101,7 +101,7 @@ def check_mixed(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("refusal.says_why", Recipe(PLAIN))
-def check_says_why(subject, case):  # type: ignore[no-untyped-def]
+def check_says_why(subject, case):
     """The message of a refusal names a number of the sizes that do not fit."""
     inputs = case.core_inputs()
     try:
@@ -114,13 +114,13 @@ def check_says_why(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("refusal.sizes", Recipe({"heads": ((3, 3), (2, 2), (4, 4)), "lengths": ((3, 3),)}), on="layer")
-def check_layer_sizes(subject, case):  # type: ignore[no-untyped-def]
+def check_layer_sizes(subject, case):
     """`d_model` that heads do not divide is refused when the layer is made, or when it is called."""
     d_model = case.heads * case.d_k + 1
     if d_model % case.heads == 0:
         d_model += 1
 
-    def attempt():  # type: ignore[no-untyped-def]
+    def attempt():
         module = subject.construct(
             d_model=d_model,
             heads=case.heads,

@@ -28,7 +28,7 @@ SMALL = {
 class _Twin:
     """One module in two precisions, on one set of inputs."""
 
-    def __init__(self, subject, case):  # type: ignore[no-untyped-def]
+    def __init__(self, subject, case):
         if subject.space.has("parameters"):
             raise NotApplicable("its weights are known, and the core inside it was checked instead")
         if "float64" not in subject.space.dtypes or "float32" not in subject.space.dtypes:
@@ -38,24 +38,24 @@ class _Twin:
         self.wide.module = copy.deepcopy(self.narrow.module).double()
         self.inputs = case.layer_inputs()
 
-    def run(self, inputs):  # type: ignore[no-untyped-def]
+    def run(self, inputs):
         """Return the output in float64, and how far float32 is from it at most."""
         wide = self.wide.run(inputs.to(torch.float64)).output.detach()
         narrow = self.narrow.run(inputs).output.detach()
         return wide, (narrow.double() - wide).abs().nan_to_num(0.0).max() * FINER
 
-    def require(self, got, expected, *, what, rows=None):  # type: ignore[no-untyped-def]
+    def require(self, got, expected, *, what, rows=None):
         """Raise a `Violation` unless two runs agree to a small part of float32's rounding."""
         (a, first), (b, second) = got, expected
         judge.require_within(a, b, torch.maximum(first, second).expand_as(b), what=what, rows=rows)
 
 
-def _order(case):  # type: ignore[no-untyped-def]
+def _order(case):
     return torch.arange(case.q_len).roll(1)
 
 
 @check("shape.output", Recipe(SMALL), on="layer")
-def check_shape(subject, case):  # type: ignore[no-untyped-def]
+def check_shape(subject, case):
     twin = _Twin(subject, case)
     judge.require_shape(twin.run(twin.inputs)[0], (case.batch, case.q_len, case.d_model))
 
@@ -65,7 +65,7 @@ def check_shape(subject, case):  # type: ignore[no-untyped-def]
     Recipe({**SMALL, "mask": (None, "random"), "causal": (False, True)}),
     on="layer",
 )
-def check_batch(subject, case):  # type: ignore[no-untyped-def]
+def check_batch(subject, case):
     twin = _Twin(subject, case)
     together, noise = twin.run(twin.inputs)
     for b in range(case.batch):
@@ -80,7 +80,7 @@ def check_batch(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("value.permute_keys", Recipe(SMALL), on="layer")
-def check_permute(subject, case):  # type: ignore[no-untyped-def]
+def check_permute(subject, case):
     """Positions in another order: the outputs come in that order, and are the same."""
     if case.causal:
         raise NotApplicable("it is causal: the order of positions matters")
@@ -98,7 +98,7 @@ def check_permute(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("causal.future", Recipe({**SMALL, "causal": (True,)}), on="layer")
-def check_future(subject, case):  # type: ignore[no-untyped-def]
+def check_future(subject, case):
     twin = _Twin(subject, case)
     if case.sources != "self":
         raise NotApplicable("keys come from elsewhere")
@@ -113,7 +113,7 @@ def check_future(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("causal.off", Recipe({**SMALL, "lengths": ((4, 4), (3, 3)), "causal": (False,)}), on="layer")
-def check_off(subject, case):  # type: ignore[no-untyped-def]
+def check_off(subject, case):
     twin = _Twin(subject, case)
     name = "query" if case.sources == "self" else "key"
     for position in (0, -1):
@@ -128,7 +128,7 @@ def check_off(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("causal.future", Recipe({**SMALL, "lengths": ((4, 4),), "causal": (True,)}), on="layer")
-def check_beyond_buffer(subject, case):  # type: ignore[no-untyped-def]
+def check_beyond_buffer(subject, case):
     """Longer than the buffer that holds the causal mask: it raises, or the future stays hidden."""
     from ..failures import SubjectError
 
@@ -158,7 +158,7 @@ def check_beyond_buffer(subject, case):  # type: ignore[no-untyped-def]
     ),
     on="layer",
 )
-def check_irrelevant(subject, case):  # type: ignore[no-untyped-def]
+def check_irrelevant(subject, case):
     """Change a position that nobody may look at: no other position's output follows."""
     twin = _Twin(subject, case)
     mask = twin.inputs.mask
@@ -179,7 +179,7 @@ def check_irrelevant(subject, case):  # type: ignore[no-untyped-def]
     Recipe({**SMALL, "mask": ("all",), "mask_axes": ("bqk", "bk", "qk"), "causal": (False, True)}),
     on="layer",
 )
-def check_all_true(subject, case):  # type: ignore[no-untyped-def]
+def check_all_true(subject, case):
     twin = _Twin(subject, case)
     what = "a mask that allows everything changes the output"
     twin.require(twin.run(twin.inputs), twin.run(twin.inputs.replace(mask=None)), what=what)
@@ -190,7 +190,7 @@ def check_all_true(subject, case):  # type: ignore[no-untyped-def]
     Recipe({**SMALL, "mask": ("padding", "left_padding"), "mask_axes": ("bk",), "causal": (False,)}),
     on="layer",
 )
-def check_two_masks(subject, case):  # type: ignore[no-untyped-def]
+def check_two_masks(subject, case):
     """A mask over positions and one over keys, each in its own argument: both hold."""
     if not {"mask", "padding"} <= set(subject.declaration.arguments) or not subject.space.has("mask_q"):
         raise NotApplicable("it takes one mask")
@@ -205,7 +205,7 @@ def check_two_masks(subject, case):  # type: ignore[no-untyped-def]
     Recipe({**SMALL, "mask": ("padding", "single"), "mask_axes": ("bk", "bqk"), "causal": (False,)}),
     on="layer",
 )
-def check_polarity(subject, case):  # type: ignore[no-untyped-def]
+def check_polarity(subject, case):
     """A position that everybody may look at, changed: somebody's output follows."""
     twin = _Twin(subject, case)
     mask = twin.inputs.mask if twin.inputs.mask.dim() == 4 else twin.inputs.mask[None, None]
@@ -224,7 +224,7 @@ def check_polarity(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("determinism.repeat", Recipe({**SMALL, "mask": (None, "random"), "causal": (False, True)}), on="layer")
-def check_repeat(subject, case):  # type: ignore[no-untyped-def]
+def check_repeat(subject, case):
     twin = _Twin(subject, case)
     first = twin.narrow.run(twin.inputs).output
     torch.manual_seed(case.seed)
@@ -236,7 +236,7 @@ def check_repeat(subject, case):  # type: ignore[no-untyped-def]
 @check(
     "state.inputs_unchanged", Recipe({**SMALL, "mask": (None, "random"), "causal": (False, True)}), on="layer"
 )
-def check_inputs(subject, case):  # type: ignore[no-untyped-def]
+def check_inputs(subject, case):
     twin = _Twin(subject, case)
     copies = {name: (tensor, tensor.clone()) for name, tensor in twin.inputs.tensors().items()}
     twin.narrow.run(twin.inputs)
@@ -245,7 +245,7 @@ def check_inputs(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("state.train_eval", Recipe({**SMALL, "mask": (None, "random"), "causal": (False, True)}), on="layer")
-def check_train_eval(subject, case):  # type: ignore[no-untyped-def]
+def check_train_eval(subject, case):
     twin = _Twin(subject, case)
     in_eval = twin.run(twin.inputs)
     for layer in (twin.narrow, twin.wide):
@@ -254,7 +254,7 @@ def check_train_eval(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("dtype.output", Recipe({**SMALL, "dtype": ("float32", "bfloat16", "float16")}), on="layer")
-def check_dtype(subject, case):  # type: ignore[no-untyped-def]
+def check_dtype(subject, case):
     if subject.space.has("parameters"):
         raise NotApplicable("its weights are known")
     got = subject.build_any(case).run(case.layer_inputs()).output

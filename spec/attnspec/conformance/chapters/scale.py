@@ -13,28 +13,28 @@ ROOTS = {
 
 
 @check("scale.default", Recipe(ROOTS))
-def check_default(subject, case):  # type: ignore[no-untyped-def]
+def check_default(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="the default scale is not d_k ** -0.5")
 
 
 @check("scale.default", Recipe({**ROOTS, "widths": ((16, 16), (5, 5), (7, 7), (12, 12))}), on="layer")
-def check_layer_default(subject, case):  # type: ignore[no-untyped-def]
+def check_layer_default(subject, case):
     judge.judge_layer(subject, subject.layer_inputs(case), what="the default scale is not d_k ** -0.5")
 
 
 @check("scale.explicit", Recipe({**ROOTS, "scale": (0.3, 1.7, 2.0, 1.0, 0.05)}))
-def check_explicit(subject, case):  # type: ignore[no-untyped-def]
+def check_explicit(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="an explicit scale is not taken as it is")
 
 
 @check("scale.zero", Recipe({"scale": (0.0,), "values": ("normal", "scaled"), "causal": (False, True)}))
-def check_zero(subject, case):  # type: ignore[no-untyped-def]
+def check_zero(subject, case):
     inputs = case.core_inputs().replace(scale=0.0)
     judge.judge_core(subject, inputs, what="scale 0 does not give the mean of the visible values")
 
 
 @check("scale.negative", Recipe({"scale": (-0.4, -1.0, -2.5), "values": ("normal", "integers")}))
-def check_negative(subject, case):  # type: ignore[no-untyped-def]
+def check_negative(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="a negative scale is not taken as it is")
 
 
@@ -42,7 +42,7 @@ def check_negative(subject, case):  # type: ignore[no-untyped-def]
     "scale.moves_to_query",
     Recipe({"scale": (0.5, 2.0, 0.25), "values": ("normal",), "causal": (False, True)}),
 )
-def check_moves(subject, case):  # type: ignore[no-untyped-def]
+def check_moves(subject, case):
     """A power of two may stand in the scale or in the query."""
     inputs = case.core_inputs()
     moved = inputs.replace(query=inputs.query * inputs.scale, scale=1.0)
@@ -68,7 +68,7 @@ def check_moves(subject, case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_options(subject, case):  # type: ignore[no-untyped-def]
+def check_options(subject, case):
     judge.judge_core(
         subject,
         case.core_inputs(),

@@ -16,16 +16,16 @@ ONES = {
 
 
 @check("size.one", Recipe({**ONES, "causal": (False, True), "mask": (None, "random", "all")}))
-def check_one(subject, case):  # type: ignore[no-untyped-def]
+def check_one(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="an axis of size 1 gives a wrong output")
 
 
 @check("size.one", Recipe({**ONES, "widths": ((1, 1), (3, 3)), "causal": (False, True)}), on="layer")
-def check_layer_one(subject, case):  # type: ignore[no-untyped-def]
+def check_layer_one(subject, case):
     judge.judge_layer(subject, subject.layer_inputs(case), what="an axis of size 1 gives a wrong output")
 
 
-def _empty(subject, case, **sizes):  # type: ignore[no-untyped-def]
+def _empty(subject, case, **sizes):
     changed = case.replace(**sizes)
     got = subject.run(changed.core_inputs()).output
     judge.require_shape(got, (changed.batch, changed.heads, changed.q_len, changed.d_v))
@@ -36,18 +36,18 @@ FLAT = {"lengths": ((3, 4), (4, 4)), "causal": (False, True), "mask": (None, "al
 
 
 @check("size.empty_batch", Recipe(FLAT))
-def check_empty_batch(subject, case):  # type: ignore[no-untyped-def]
+def check_empty_batch(subject, case):
     _empty(subject, case, batch=0)
 
 
 @check("size.empty_query", Recipe(FLAT))
-def check_empty_query(subject, case):  # type: ignore[no-untyped-def]
+def check_empty_query(subject, case):
     changes = {"q_len": 0} if subject.space.has("cross") else {"q_len": 0, "kv_len": 0}
     _empty(subject, case, **changes)
 
 
 @check("size.empty_key", Recipe(FLAT))
-def check_empty_key(subject, case):  # type: ignore[no-untyped-def]
+def check_empty_key(subject, case):
     got = _empty(subject, case, kv_len=0)
     if bool((got != 0).any()):
         raise Violation(
@@ -60,7 +60,7 @@ def check_empty_key(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("size.empty_layer", Recipe({"causal": (False, True)}), on="layer")
-def check_empty_layer(subject, case):  # type: ignore[no-untyped-def]
+def check_empty_layer(subject, case):
     """An empty batch, and an empty sequence, come back empty."""
     for changes in ({"batch": 0}, {"q_len": 0, "kv_len": 0}):
         changed = case.replace(**changes)
@@ -108,7 +108,7 @@ EDGES = tuple(
     ),
     effort=1.6,
 )
-def check_blocks(subject, case):  # type: ignore[no-untyped-def]
+def check_blocks(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="a length near a block size gives a wrong output")
 
 
@@ -117,7 +117,7 @@ def check_blocks(subject, case):  # type: ignore[no-untyped-def]
     Recipe({"lengths": EDGES, "batch": (1,), "heads": ((1, 1), (2, 2)), "widths": ((5, 5),)}),
     effort=1.6,
 )
-def check_tail(subject, case):  # type: ignore[no-untyped-def]
+def check_tail(subject, case):
     """Give the last keys all the weight: losing one of them must show at any length."""
     inputs = case.core_inputs()
     value = inputs.value.clone()
@@ -152,11 +152,11 @@ def check_tail(subject, case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_widths(subject, case):  # type: ignore[no-untyped-def]
+def check_widths(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="a width near a block size gives a wrong output")
 
 
-def _coincide(case):  # type: ignore[no-untyped-def]
+def _coincide(case):
     n = case.heads
     return {
         "batch_heads": {"batch": n},
@@ -179,7 +179,7 @@ def _coincide(case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_coincidence(subject, case):  # type: ignore[no-untyped-def]
+def check_coincidence(subject, case):
     """Sizes that are equal by chance are still different axes."""
     for changes in _coincide(case).values():
         changed = subject.space.fit(case.replace(**changes))
@@ -197,5 +197,5 @@ def check_coincidence(subject, case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_many_heads(subject, case):  # type: ignore[no-untyped-def]
+def check_many_heads(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="many heads give a wrong output")

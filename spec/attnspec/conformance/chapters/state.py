@@ -22,11 +22,11 @@ OPTIONS = {
 }
 
 
-def _copies(inputs):  # type: ignore[no-untyped-def]
+def _copies(inputs):
     return {name: (tensor, tensor.clone(), tensor._version) for name, tensor in inputs.tensors().items()}
 
 
-def _require_untouched(copies, *, when):  # type: ignore[no-untyped-def]
+def _require_untouched(copies, *, when):
     for name, (tensor, before, version) in copies.items():
         same = (tensor == before) | (tensor.isnan() & before.isnan())
         if not bool(same.all()):
@@ -40,7 +40,7 @@ def _require_untouched(copies, *, when):  # type: ignore[no-untyped-def]
 
 
 @check("state.inputs_unchanged", Recipe(OPTIONS))
-def check_inputs_unchanged(subject, case):  # type: ignore[no-untyped-def]
+def check_inputs_unchanged(subject, case):
     inputs = case.core_inputs()
     copies = _copies(inputs)
     subject.run(inputs)
@@ -60,7 +60,7 @@ def check_inputs_unchanged(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("state.inputs_unchanged", Recipe({**OPTIONS, "bias": (None,)}), on="layer")
-def check_layer_inputs_unchanged(subject, case):  # type: ignore[no-untyped-def]
+def check_layer_inputs_unchanged(subject, case):
     inputs = subject.layer_inputs(case)
     copies = _copies(inputs)
     layer = subject.build(inputs.weights)
@@ -71,7 +71,7 @@ def check_layer_inputs_unchanged(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("state.weights_unchanged", Recipe({"causal": (False, True), "mask": (None, "random")}), on="layer")
-def check_weights_unchanged(subject, case):  # type: ignore[no-untyped-def]
+def check_weights_unchanged(subject, case):
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)
     before = {n: t.clone() for n, t in layer.module.named_parameters()}
@@ -84,7 +84,7 @@ def check_weights_unchanged(subject, case):  # type: ignore[no-untyped-def]
             )
 
 
-def _storage(tensor):  # type: ignore[no-untyped-def]
+def _storage(tensor):
     return tensor.untyped_storage().data_ptr() if tensor.numel() else None
 
 
@@ -99,7 +99,7 @@ def _storage(tensor):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_no_alias(subject, case):  # type: ignore[no-untyped-def]
+def check_no_alias(subject, case):
     inputs = case.core_inputs()
     outcome = subject.run(inputs)
     owner = _storage(outcome.raw)
@@ -120,7 +120,7 @@ def check_no_alias(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("state.output_kept", Recipe({"causal": (False, True), "mask": (None, "random")}))
-def check_output_kept(subject, case):  # type: ignore[no-untyped-def]
+def check_output_kept(subject, case):
     inputs = case.core_inputs()
     first = subject.run(inputs)
     kept = first.raw.detach().clone()
@@ -129,7 +129,7 @@ def check_output_kept(subject, case):  # type: ignore[no-untyped-def]
     judge.require_equal(first.raw.detach(), kept, what="a second call changes the output of the first")
 
 
-def _settings():  # type: ignore[no-untyped-def]
+def _settings():
     return {
         "the default dtype": torch.get_default_dtype(),
         "grad mode": torch.is_grad_enabled(),
@@ -143,7 +143,7 @@ def _settings():  # type: ignore[no-untyped-def]
 
 
 @check("state.settings", Recipe({"causal": (False, True), "mask": (None, "random")}))
-def check_settings(subject, case):  # type: ignore[no-untyped-def]
+def check_settings(subject, case):
     inputs = case.core_inputs()
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
@@ -156,12 +156,12 @@ def check_settings(subject, case):  # type: ignore[no-untyped-def]
                 raise Violation(f"the call changes {name}", got=str(after[name]), expected=str(value))
 
 
-def _without_guard(subject, inputs):  # type: ignore[no-untyped-def]
+def _without_guard(subject, inputs):
     """Run with what the guard puts back left visible."""
     from .. import subject as subject_module
 
     kept = subject_module.kept_settings
-    subject_module.kept_settings = _no_guard  # type: ignore[assignment]
+    subject_module.kept_settings = _no_guard
     try:
         subject.run(inputs)
     finally:
@@ -174,7 +174,7 @@ class _no_guard:
     def __exit__(self, *_: object) -> None: ...
 
 
-def _restore(before):  # type: ignore[no-untyped-def]
+def _restore(before):
     torch.set_default_dtype(before["the default dtype"])
     torch.set_num_threads(before["the number of threads"])
     torch.use_deterministic_algorithms(before["deterministic mode"])
@@ -186,7 +186,7 @@ def _restore(before):  # type: ignore[no-untyped-def]
     "state.second_call",
     Recipe({"lengths": ((3, 4), (4, 4), (5, 7)), "causal": (False, True), "mask": (None, "random")}),
 )
-def check_second_call(subject, case):  # type: ignore[no-untyped-def]
+def check_second_call(subject, case):
     """Other sizes, another mask of the same size, another dtype before: the answer stays the same."""
     inputs = case.core_inputs()
     before = subject.run(inputs).output
@@ -214,7 +214,7 @@ def check_second_call(subject, case):  # type: ignore[no-untyped-def]
     Recipe({"lengths": ((3, 4), (4, 4), (5, 7)), "causal": (False, True), "mask": (None, "random")}),
     on="layer",
 )
-def check_layer_second_call(subject, case):  # type: ignore[no-untyped-def]
+def check_layer_second_call(subject, case):
     """One module, called with other sizes and masks in between."""
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)
@@ -243,7 +243,7 @@ def check_layer_second_call(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("state.instances", Recipe({"causal": (False, True)}), on="layer")
-def check_instances(subject, case):  # type: ignore[no-untyped-def]
+def check_instances(subject, case):
     """Two modules side by side do not share anything."""
     inputs = subject.layer_inputs(case)
     other = subject.layer_inputs(case.replace(seed=case.seed + 5))
@@ -254,7 +254,7 @@ def check_instances(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("state.train_eval", Recipe({"causal": (False, True), "mask": (None, "random", "dead")}), on="layer")
-def check_train_eval(subject, case):  # type: ignore[no-untyped-def]
+def check_train_eval(subject, case):
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)
     in_eval = layer.run(inputs).output
@@ -281,7 +281,7 @@ def check_train_eval(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("state.grad_mode", Recipe({**OPTIONS, "mask": (None, "random", "dead")}))
-def check_grad_mode(subject, case):  # type: ignore[no-untyped-def]
+def check_grad_mode(subject, case):
     inputs = case.core_inputs()
     _, allowed = judge.exact_core(subject, inputs)
     with torch.no_grad():
@@ -294,7 +294,7 @@ def check_grad_mode(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("state.inference_mode", Recipe({"causal": (False, True), "mask": (None, "random")}))
-def check_inference_mode(subject, case):  # type: ignore[no-untyped-def]
+def check_inference_mode(subject, case):
     with torch.inference_mode():
         judge.judge_core(subject, case.core_inputs(), what="in inference mode the output is wrong")
     judge.judge_core(subject, case.core_inputs(), what="after a call in inference mode the output is wrong")
@@ -305,7 +305,7 @@ def check_inference_mode(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("state.deepcopy", Recipe({"causal": (False, True)}), on="layer")
-def check_deepcopy(subject, case):  # type: ignore[no-untyped-def]
+def check_deepcopy(subject, case):
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)
     before = layer.run(inputs).output
@@ -319,7 +319,7 @@ def check_deepcopy(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("state.state_dict", Recipe({"causal": (False, True)}), on="layer")
-def check_state_dict(subject, case):  # type: ignore[no-untyped-def]
+def check_state_dict(subject, case):
     """Saved and loaded into a fresh module, the weights give the same output."""
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)
@@ -344,7 +344,7 @@ def check_state_dict(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("state.pickle", Recipe({"causal": (False, True)}), on="layer")
-def check_pickle(subject, case):  # type: ignore[no-untyped-def]
+def check_pickle(subject, case):
     """What this very process pickled a moment ago comes back and computes the same."""
     import pickle
 
@@ -364,7 +364,7 @@ def check_pickle(subject, case):  # type: ignore[no-untyped-def]
     "state.weights_flag",
     Recipe({"causal": (False, True), "mask": (None, "random", "dead"), "bias": (None, "hqk")}),
 )
-def check_weights_flag(subject, case):  # type: ignore[no-untyped-def]
+def check_weights_flag(subject, case):
     """Asking for the weights does not change the output."""
     inputs = case.core_inputs()
     _, allowed = judge.exact_core(subject, inputs)

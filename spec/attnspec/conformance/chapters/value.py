@@ -14,12 +14,12 @@ MASKED = {"mask": (None, *ALIVE), "mask_axes": ("bhqk", "qk", "bk", "hqk")}
 
 
 @check("value.oracle", Recipe(GENERAL), effort=2)
-def check_oracle(subject, case):  # type: ignore[no-untyped-def]
+def check_oracle(subject, case):
     judge.judge_core(subject, case.core_inputs())
 
 
 @check("value.plain", Recipe({"values": REVEALING}))
-def check_plain(subject, case):  # type: ignore[no-untyped-def]
+def check_plain(subject, case):
     judge.judge_core(subject, case.core_inputs())
 
 
@@ -32,12 +32,12 @@ LAYER = {
 
 
 @check("value.layer", Recipe(LAYER), on="layer", effort=2)
-def check_layer(subject, case):  # type: ignore[no-untyped-def]
+def check_layer(subject, case):
     judge.judge_layer(subject, subject.layer_inputs(case))
 
 
 @check("value.layer_plain", Recipe({"values": ("normal", "one_hot")}), on="layer")
-def check_layer_plain(subject, case):  # type: ignore[no-untyped-def]
+def check_layer_plain(subject, case):
     judge.judge_layer(subject, subject.layer_inputs(case))
 
 
@@ -46,12 +46,12 @@ def check_layer_plain(subject, case):  # type: ignore[no-untyped-def]
     Recipe({"sources": ("memory", "separate"), "lengths": ((3, 7), (7, 3), (4, 4))}),
     on="layer",
 )
-def check_cross_sources(subject, case):  # type: ignore[no-untyped-def]
+def check_cross_sources(subject, case):
     judge.judge_layer(subject, subject.layer_inputs(case))
 
 
 @check("value.single_key", Recipe({"lengths": ((3, 1), (1, 1), (5, 1)), "values": REVEALING}))
-def check_single_key(subject, case):  # type: ignore[no-untyped-def]
+def check_single_key(subject, case):
     inputs = case.replace(
         kv_len=1, q_len=case.q_len if subject.space.has("cross") else 1, causal=False
     ).core_inputs()
@@ -63,14 +63,14 @@ def check_single_key(subject, case):  # type: ignore[no-untyped-def]
 @check(
     "value.constant", Recipe({**MASKED, "causal": (False, True), "values": ("normal", "offset", "scaled")})
 )
-def check_constant(subject, case):  # type: ignore[no-untyped-def]
+def check_constant(subject, case):
     inputs = case.core_inputs()
     inputs = inputs.replace(value=inputs.value[:, :, :1].expand_as(inputs.value).contiguous())
     judge.judge_core(subject, inputs, what="all values alike: the output is not that value")
 
 
 @check("value.hull", Recipe({**MASKED, "values": ("normal", "outlier", "scaled", "offset"), "scale": SCALES}))
-def check_hull(subject, case):  # type: ignore[no-untyped-def]
+def check_hull(subject, case):
     inputs = case.core_inputs()
     exact, allowed = judge.exact_core(subject, inputs)
     rows = judge.alive_rows(exact)
@@ -97,7 +97,7 @@ def check_hull(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("value.linear", Recipe({**MASKED, "values": ("normal", "integers")}))
-def check_linear(subject, case):  # type: ignore[no-untyped-def]
+def check_linear(subject, case):
     inputs = case.core_inputs()
     doubled = inputs.replace(value=inputs.value * 2)
     once, twice = subject.run(inputs).output.double(), subject.run(doubled).output
@@ -112,7 +112,7 @@ def check_linear(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("value.permute_keys", Recipe({"values": ("normal", "outlier"), "scale": (None, 0.3)}))
-def check_permute_keys(subject, case):  # type: ignore[no-untyped-def]
+def check_permute_keys(subject, case):
     inputs = case.core_inputs()
     order = torch.randperm(case.kv_len, generator=case.generator(9))
     moved = inputs.replace(key=inputs.key[:, :, order], value=inputs.value[:, :, order])
@@ -129,7 +129,7 @@ def check_permute_keys(subject, case):  # type: ignore[no-untyped-def]
         {"heads": ((3, 3), (4, 4), (2, 2), (6, 6)), "values": ("normal", "outlier"), "causal": (False, True)}
     ),
 )
-def check_permute_heads(subject, case):  # type: ignore[no-untyped-def]
+def check_permute_heads(subject, case):
     inputs = case.core_inputs()
     order = torch.arange(case.heads).roll(1)
     moved = inputs.replace(
@@ -143,7 +143,7 @@ def check_permute_heads(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("value.permute_queries", Recipe({"values": ("normal",), "lengths": ((5, 7), (4, 4), (7, 3), (6, 1))}))
-def check_permute_queries(subject, case):  # type: ignore[no-untyped-def]
+def check_permute_queries(subject, case):
     inputs = case.core_inputs()
     order = torch.arange(case.q_len).roll(1)
     _, allowed = judge.exact_core(subject, inputs)
@@ -158,7 +158,7 @@ def check_permute_queries(subject, case):  # type: ignore[no-untyped-def]
     "value.batch_independent",
     Recipe({"batch": (2, 3), **MASKED, "values": ("normal", "scaled"), "causal": (False, True)}),
 )
-def check_batch_independent(subject, case):  # type: ignore[no-untyped-def]
+def check_batch_independent(subject, case):
     inputs = case.core_inputs()
     exact, allowed = judge.exact_core(subject, inputs)
     rows = judge.alive_rows(exact)
@@ -174,7 +174,7 @@ def check_batch_independent(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("value.shift", Recipe({"values": ("normal",), "causal": (False, True)}))
-def check_shift(subject, case):  # type: ignore[no-untyped-def]
+def check_shift(subject, case):
     inputs = case.core_inputs()
     step = torch.randn(
         case.batch, case.kv_heads, 1, case.d_k, generator=case.generator(9), dtype=torch.float64
@@ -184,13 +184,13 @@ def check_shift(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("value.uniform", Recipe({**MASKED, "values": ("integers", "normal"), "causal": (False, True)}))
-def check_uniform(subject, case):  # type: ignore[no-untyped-def]
+def check_uniform(subject, case):
     inputs = case.core_inputs()
     inputs = inputs.replace(query=torch.zeros_like(inputs.query))
     judge.judge_core(subject, inputs, what="equal scores: the output is not the mean of the visible values")
 
 
-def _steep(case, *, level, spread):  # type: ignore[no-untyped-def]
+def _steep(case, *, level, spread):
     """Return inputs whose logits are `level` plus a small spread: exact sums, extreme size."""
     inputs = case.core_inputs()
     query = torch.zeros_like(inputs.query)
@@ -207,12 +207,12 @@ EXTREME = {"lengths": ((3, 4), (2, 2), (5, 40), (1, 3)), "causal": (False, True)
 
 
 @check("value.large_logits", Recipe(EXTREME))
-def check_large_logits(subject, case):  # type: ignore[no-untyped-def]
+def check_large_logits(subject, case):
     judge.judge_core(subject, _steep(case, level=16384, spread=4), what="large logits: the softmax overflows")
 
 
 @check("value.low_logits", Recipe(EXTREME))
-def check_low_logits(subject, case):  # type: ignore[no-untyped-def]
+def check_low_logits(subject, case):
     for level in (-16384, -1048576) if case.dtype != "float16" else (-16384,):  # what float16 can hold
         judge.judge_core(
             subject, _steep(case, level=level, spread=4), what="logits that are all very low: a row is lost"
@@ -220,7 +220,7 @@ def check_low_logits(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("value.wide_range", Recipe(EXTREME))
-def check_wide_range(subject, case):  # type: ignore[no-untyped-def]
+def check_wide_range(subject, case):
     judge.judge_core(
         subject,
         _steep(case, level=-4096, spread=8192),
@@ -229,7 +229,7 @@ def check_wide_range(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("value.nan_visible", Recipe({"lengths": ((3, 4), (2, 5), (1, 1)), "causal": (False, True)}))
-def check_nan_visible(subject, case):  # type: ignore[no-untyped-def]
+def check_nan_visible(subject, case):
     inputs = case.core_inputs()
     if case.kv_len == 0:
         return
@@ -260,7 +260,7 @@ def check_nan_visible(subject, case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_zeros(subject, case):  # type: ignore[no-untyped-def]
+def check_zeros(subject, case):
     """A vector of zeros is content like any other: it hides no key and no query."""
     inputs = case.core_inputs()
     for name in ("query", "key", "value"):
@@ -272,7 +272,7 @@ def check_zeros(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("value.roles", Recipe({"widths": SMALL_WIDTHS, "lengths": ((3, 3), (4, 4), (3, 5))}))
-def check_roles(subject, case):  # type: ignore[no-untyped-def]
+def check_roles(subject, case):
     """Change one of query, key and value; the output must change as the exact one does."""
     inputs = case.core_inputs()
     for name, salt in (("query", 11), ("key", 12), ("value", 13)):

@@ -16,7 +16,7 @@ FORMS = {
 }
 
 
-def _weights(subject, inputs):  # type: ignore[no-untyped-def]
+def _weights(subject, inputs):
     weights = subject.run(inputs, want_weights=True).weights
     if weights is None:
         raise SubjectError("returned", "no weights, though they were asked for")
@@ -24,13 +24,13 @@ def _weights(subject, inputs):  # type: ignore[no-untyped-def]
 
 
 @check("weights.shape", Recipe(FORMS))
-def check_shape(subject, case):  # type: ignore[no-untyped-def]
+def check_shape(subject, case):
     weights = _weights(subject, case.core_inputs())
     judge.require_shape(weights, (case.batch, case.heads, case.q_len, case.kv_len), what="tensor of weights")
 
 
 @check("weights.value", Recipe({**FORMS, "bias": (None, "hqk"), "scale": (None, 0.4)}))
-def check_value(subject, case):  # type: ignore[no-untyped-def]
+def check_value(subject, case):
     inputs = case.core_inputs()
     exact = oracle.core(inputs)
     allowed = weights_bound(inputs, exact, judge.roundoffs_for(subject, inputs.query.dtype))
@@ -44,7 +44,7 @@ def check_value(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("weights.rows", Recipe({**FORMS, "mask": (None, *ALIVE)}))
-def check_rows(subject, case):  # type: ignore[no-untyped-def]
+def check_rows(subject, case):
     inputs = case.core_inputs()
     exact = oracle.core(inputs)
     weights = _weights(subject, inputs).double()
@@ -59,7 +59,7 @@ def check_rows(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("weights.forbidden", Recipe({**FORMS, "mask": ("random", "padding", "single")}))
-def check_forbidden(subject, case):  # type: ignore[no-untyped-def]
+def check_forbidden(subject, case):
     inputs = case.core_inputs()
     weights = _weights(subject, inputs)
     visible = oracle.core(inputs).visible
@@ -72,7 +72,7 @@ def check_forbidden(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("weights.explain_output", Recipe(FORMS))
-def check_explain(subject, case):  # type: ignore[no-untyped-def]
+def check_explain(subject, case):
     """The returned weights times the values are the returned output."""
     inputs = case.core_inputs()
     outcome = subject.run(inputs, want_weights=True)
@@ -96,7 +96,7 @@ def check_explain(subject, case):  # type: ignore[no-untyped-def]
     "weights.dead_row",
     Recipe({**FORMS, "mask": ("dead", "nothing"), "mask_axes": ("bhqk", "qk", "bq", "hqk")}),
 )
-def check_dead_row(subject, case):  # type: ignore[no-untyped-def]
+def check_dead_row(subject, case):
     inputs = case.core_inputs()
     weights = _weights(subject, inputs)
     dead = ~oracle.core(inputs).visible.any(-1, keepdim=True)
@@ -127,7 +127,7 @@ def check_dead_row(subject, case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_combined(subject, case):  # type: ignore[no-untyped-def]
+def check_combined(subject, case):
     inputs = case.core_inputs()
     exact = oracle.core(inputs)
     allowed = weights_bound(inputs, exact, judge.roundoffs_for(subject, inputs.query.dtype))

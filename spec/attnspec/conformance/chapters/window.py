@@ -12,7 +12,7 @@ LENGTHS = ((6, 6), (9, 9), (4, 7), (7, 4), (1, 6), (33, 33), (40, 70))
 
 
 @check("window.value", Recipe({"window": WINDOWS, "lengths": LENGTHS, "values": ("normal", "integers")}))
-def check_value(subject, case):  # type: ignore[no-untyped-def]
+def check_value(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="a windowed output differs from the exact result")
 
 
@@ -26,7 +26,7 @@ def check_value(subject, case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_count(subject, case):  # type: ignore[no-untyped-def]
+def check_count(subject, case):
     """Under causal, left = w keeps w + 1 keys: with equal scores the output is their mean."""
     inputs = case.core_inputs()
     inputs = inputs.replace(query=torch.zeros_like(inputs.query))
@@ -34,7 +34,7 @@ def check_count(subject, case):  # type: ignore[no-untyped-def]
 
 
 @check("window.with_causal", Recipe({"window": WINDOWS, "causal": (True,), "lengths": LENGTHS}))
-def check_with_causal(subject, case):  # type: ignore[no-untyped-def]
+def check_with_causal(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="a window and causal together do not mean both")
 
 
@@ -42,7 +42,7 @@ def check_with_causal(subject, case):  # type: ignore[no-untyped-def]
     "window.with_mask",
     Recipe({"window": WINDOWS, "mask": (*ALIVE, "dead"), "causal": (False, True), "lengths": LENGTHS}),
 )
-def check_with_mask(subject, case):  # type: ignore[no-untyped-def]
+def check_with_mask(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="a window and a mask together do not mean both")
 
 
@@ -52,7 +52,7 @@ def check_with_mask(subject, case):  # type: ignore[no-untyped-def]
         {"window": ((1, 1), (2, 0), (0, 2)), "lengths": ((6, 6), (9, 9), (33, 33)), "values": ("normal",)}
     ),
 )
-def check_outside(subject, case):  # type: ignore[no-untyped-def]
+def check_outside(subject, case):
     """What lies outside the window of one query does not reach it by a bit."""
     inputs = case.core_inputs()
     left, right = inputs.extent
@@ -87,7 +87,7 @@ def check_outside(subject, case):  # type: ignore[no-untyped-def]
         }
     ),
 )
-def check_combined(subject, case):  # type: ignore[no-untyped-def]
+def check_combined(subject, case):
     judge.judge_core(
         subject, case.core_inputs(), what="a window together with other options gives a wrong output"
     )
