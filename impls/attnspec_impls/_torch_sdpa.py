@@ -51,18 +51,18 @@ def torch_attention(
         return output, weights if return_weights else None
     # The one causal case in which torch and the contract mean the same; the kernel then skips half the work.
     # The CPU kernel forbids before it scales, so that a factor of zero or less makes NaN of what it forbade.
-    upright = scale is None or scale > 0
-    if causal and mask is None and bias is None and window is None and q_len == kv_len and upright:
-        square, visible = True, None
-    else:
-        square, visible = False, visible_keys(query, key, mask=mask, causal=causal, window=window)
-    allowed, dead = _show_dead_rows_everything(visible, bias)
+    plain = mask is None and bias is None and window is None
+    square = causal and plain and q_len == kv_len and (scale is None or scale > 0)
+    visible = allowed = dead = None
+    if not square and (causal or not plain):
+        visible = visible_keys(query, key, mask=mask, causal=causal, window=window)
+        allowed, dead = _show_dead_rows_everything(visible, bias)
     output = scaled_dot_product_attention(
         query, key, value, attn_mask=allowed, dropout_p=dropout, is_causal=square, scale=scale,
         enable_gqa=query.shape[1] != key.shape[1],
     )  # fmt: skip
     # Adding is one plain pass; filling under a mask takes several times as long.
-    output = output + _nan_of_rows(query, key, visible=visible, causal=square)
+    output = output + _nan_of_rows(query, key, visible=visible)
     return (output if dead is None else output.masked_fill(dead, 0.0)), None
 
 
@@ -88,29 +88,26 @@ def _nan_of_rows(
     key: Float[Tensor, "batch kv_heads kv_len d_k"],
     *,
     visible: Mask | None,
-    causal: bool,
 ) -> Float[Tensor, "batch heads q_len 1"]:
     """Return NaN for each query that is NaN or sees nothing but keys that are, and 0 for every other.
 
-    One pass over queries and keys: the largest number of a row is NaN if any of it is, and found much faster
-    than by asking each number. Whether a query sees a sound key is counted by a product, for the same reason.
-    A query with an infinite number may become NaN here as well: its scores are infinite or NaN, and softmax
-    makes no number of such scores.
+    The largest number of a row is NaN if any of it is, and found much faster than by asking each number.
+    Without a mask every query sees the first key, and as long as one key that it sees is sound, the kernel
+    itself makes NaN of the others: so the first key stands for all. Whether a query sees a sound key under a
+    mask is counted by a product. A query with an infinite number may become NaN here as well: its scores are
+    infinite or NaN, and softmax makes no number of such scores.
     """
     group = query.shape[1] // key.shape[1]
     query, key = query.detach(), key.detach()
     largest = query.amax(-1, keepdim=True)
-    if visible is None and not causal:
-        # Everything is seen, and one key that is NaN makes every row NaN. Short calls feel each operation.
-        keys = key.amax((-2, -1), keepdim=True)
-        return (largest + (keys if group == 1 else keys.repeat_interleave(group, dim=1))).clamp_(0, 0)
+    if visible is None:
+        # Short calls feel each operation: what follows looks at one key of each head.
+        first = key[:, :, :1].amax(-1, keepdim=True)
+        return (largest + (first if group == 1 else first.repeat_interleave(group, dim=1))).clamp_(0, 0)
     lost = key.amax(-1).isnan()
     lost = lost if group == 1 else lost.repeat_interleave(group, dim=1)
-    if visible is None:
-        only = lost.cummin(-1).values[..., None]
-    else:
-        seen = visible.expand(*visible.shape[:-1], key.shape[-2])
-        only = seen.float() @ (~lost).float()[..., None] == 0
+    seen = visible.expand(*visible.shape[:-1], key.shape[-2])
+    only = seen.float() @ (~lost).float()[..., None] == 0
     return largest.clamp_(0, 0).masked_fill(only, float("nan"))
 
 

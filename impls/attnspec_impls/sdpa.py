@@ -10,12 +10,12 @@ from torch import Tensor
 from attnspec._checks import check_layer_call
 from attnspec._registry import Implementation
 
-from ._projections import SeparateProjections
+from ._projections import StackedProjections
 from ._torch_sdpa import torch_attention
 from ._types import Bias, Mask, ModelOutput, Weights, Window
 
 
-class SDPAAttention(SeparateProjections):
+class SDPAAttention(StackedProjections):
     """Multi-head and grouped-query attention by torch's fused kernels."""
 
     def forward(
@@ -57,13 +57,8 @@ class SDPAAttention(SeparateProjections):
             "SDPAAttention", query, key, value, d_model=self.d_model, heads=self.heads,
             mask=mask, bias=bias, scale=scale, window=window, softcap=softcap,
         )  # fmt: skip
-        key = query if key is None else key
-        value = key if value is None else value
-        d_k = self.d_model // self.heads
         mixed, weights = torch_attention(
-            self.W_q(query).unflatten(-1, (self.heads, d_k)).transpose(1, 2),
-            self.W_k(key).unflatten(-1, (self.kv_heads, d_k)).transpose(1, 2),
-            self.W_v(value).unflatten(-1, (self.kv_heads, d_k)).transpose(1, 2),
+            *self.project(query, key, value),
             mask=mask, bias=bias, causal=causal, window=window, softcap=softcap, scale=scale,
             dropout=self.dropout if self.training else 0.0, return_weights=return_weights,
         )  # fmt: skip
@@ -76,8 +71,9 @@ IMPLEMENTATION = Implementation(
     contract="layer",
     target=SDPAAttention,
     summary="torch's fused kernels, with the contract's answer where theirs differ",
-    idea="Projections around torch.nn.functional.scaled_dot_product_attention. Dead rows, causal alignment,"
-    " mask with causal, and NaN are mended around the call; a cap on the scores, or the weights, take the"
-    " plain formula.",
+    idea="Stacked projections around torch.nn.functional.scaled_dot_product_attention. Dead rows, causal"
+    " alignment, mask with causal, and NaN are mended around the call; a cap on the scores, or the weights,"
+    " take the plain formula.",
+    projection="stacked",
     precision="mixed",
 )
