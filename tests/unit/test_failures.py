@@ -11,7 +11,7 @@ import attnspec
 import attnspec_impls
 from attnspec._errors import UnsupportedFeatureError
 from attnspec.conformance.failures import SubjectError, is_machinery, user_place
-from attnspec.conformance.subject import Heartbeat, guarded
+from attnspec.conformance.guard import Heartbeat, guarded
 
 OWN = ["attnspec/mine.py", "torch/mine.py", "hypothesis/mine.py", "json/mine.py", "mine.py"]
 

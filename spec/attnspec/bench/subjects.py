@@ -179,7 +179,7 @@ def _construct(record: Implementation, weights: LayerWeights) -> nn.Module:
 
 def _foreign(found: Any, weights: LayerWeights, causal: bool) -> nn.Module:
     """Build code that attnspec did not write, as recognition finds it."""
-    from ..conformance.subject import bind_arguments
+    from ..conformance.caller import bind_arguments
     from ..recognition import recognise
 
     recognition = recognise(found, Declaration())

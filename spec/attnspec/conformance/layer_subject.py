@@ -19,12 +19,13 @@ from .._slots import Slots, find_tensor
 from ..declaration import Declaration
 from ..precision import Precision, precision
 from ..weights import LayerWeights
+from .caller import HELPERS, LAYER_AXES, Caller, Outcome
 from .cases import Case
 from .failures import NotApplicable, SubjectError
+from .guard import guarded
 from .placement import Placement
 from .script import LastCall
 from .space import Space
-from .subject import HELPERS, LAYER_AXES, Caller, Outcome, guarded
 
 LAYER_GRADIENTS = ("query", "key", "value")
 

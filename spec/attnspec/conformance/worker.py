@@ -90,7 +90,7 @@ def main() -> None:
     keep_process()
     channel = Channel()
     from .local import LocalSession
-    from .subject import Heartbeat
+    from .guard import Heartbeat
 
     Heartbeat.beat, Heartbeat.alone = staticmethod(channel.beat), True
     session: LocalSession | None = None

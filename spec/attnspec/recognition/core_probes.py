@@ -8,18 +8,28 @@ import torch
 from torch import Tensor, nn
 
 from .._inputs import CoreInputs
+from ..conformance.caller import CORE_AXES, Outcome
 from ..conformance.cases import Case
 from ..conformance.failures import NotApplicable, SubjectError
 from ..conformance.space import ALL_DTYPES, Space
-from ..conformance.subject import CORE_AXES, CoreSubject, Outcome
+from ..conformance.subject import CoreSubject
 from ..declaration import Declaration
 from ..loading import Target
 from . import documented
-from .experiments import REFUSALS, Probe, agrees, attempt, is_refusal, seen_core
+from .experiments import (
+    REFUSALS,
+    Probe,
+    agrees,
+    attempt,
+    hides_future,
+    is_refusal,
+    seen_core,
+    settle_alignment,
+)
 from .masks import decide_masks
+from .names import OPTIONS
 
 BASE = Case(batch=2, heads=3, kv_heads=3, q_len=5, kv_len=5, d_k=4, d_v=4, seed=11)
-OPTIONS = ("mask", "bias", "window", "softcap", "scale")
 HEADS_LAST = "batch q_len heads d_k"
 
 
@@ -225,16 +235,6 @@ def _causality(probe: Probe, run: _Runner) -> None:
         probe.find("causal", "always on", "probed", "causal=never")
 
 
-def hides_future(seen: Tensor, telling: Tensor | None = None) -> bool:
-    """Return whether no query is seen to use a later key, while some use an earlier one."""
-    size = seen.shape[-1]
-    late, early = (
-        torch.ones(size, size, dtype=torch.bool).triu(1),
-        torch.ones(size, size, dtype=torch.bool).tril(-1),
-    )
-    return not bool((seen & late).any()) and bool((seen & early).any())
-
-
 def _alignment(probe: Probe, run: _Runner) -> None:
     """Which way is causal aligned when lengths differ? Decided only if just one alternative fits."""
     if (
@@ -250,28 +250,6 @@ def _alignment(probe: Probe, run: _Runner) -> None:
     elif is_refusal(error, "causal"):
         probe.absent["cross_causal"] = f"causal with other lengths is refused: {error}"
     probe.declare(alignment=probe.space.alignment)
-
-
-def settle_alignment(probe: Probe, seen: Tensor) -> None:
-    """Compare what two queries see of five keys with both alternatives."""
-    shapes = {
-        "lower_right": torch.ones(2, 5, dtype=torch.bool).tril(3),
-        "upper_left": torch.ones(2, 5, dtype=torch.bool).tril(0),
-    }
-    for alignment, expected in shapes.items():
-        if seen.shape[-2:] == expected.shape and bool((seen == expected).all()):
-            probe.set(alignment=alignment)
-            if alignment == "upper_left":
-                probe.find(
-                    "causal", "aligned upper left when lengths differ", "probed", "alignment=lower_right"
-                )
-            return
-    probe.find(
-        "causal",
-        "with other lengths it fits neither lower right nor upper left",
-        "probed",
-        "alignment=upper_left",
-    )
 
 
 def _together(probe: Probe, run: _Runner) -> None:

@@ -172,3 +172,35 @@ def seen_layer(run: Callable[[LayerInputs], Tensor], inputs: LayerInputs) -> tup
     if inputs.key is None:
         telling &= ~torch.eye(seen.shape[-1], dtype=torch.bool)
     return seen, telling
+
+
+def hides_future(seen: Tensor, telling: Tensor | None = None) -> bool:
+    """Return whether no query is seen to use a later key, while some use an earlier one."""
+    size = seen.shape[-1]
+    late, early = (
+        torch.ones(size, size, dtype=torch.bool).triu(1),
+        torch.ones(size, size, dtype=torch.bool).tril(-1),
+    )
+    return not bool((seen & late).any()) and bool((seen & early).any())
+
+
+def settle_alignment(probe: Probe, seen: Tensor) -> None:
+    """Compare what two queries see of five keys with both alternatives."""
+    shapes = {
+        "lower_right": torch.ones(2, 5, dtype=torch.bool).tril(3),
+        "upper_left": torch.ones(2, 5, dtype=torch.bool).tril(0),
+    }
+    for alignment, expected in shapes.items():
+        if seen.shape[-2:] == expected.shape and bool((seen == expected).all()):
+            probe.set(alignment=alignment)
+            if alignment == "upper_left":
+                probe.find(
+                    "causal", "aligned upper left when lengths differ", "probed", "alignment=lower_right"
+                )
+            return
+    probe.find(
+        "causal",
+        "with other lengths it fits neither lower right nor upper left",
+        "probed",
+        "alignment=upper_left",
+    )

@@ -4,6 +4,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ..conformance.caller import names_of
+
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
@@ -32,6 +34,9 @@ CALL_NAMES: dict[str, tuple[str, ...]] = {
         "return_weights need_weights return_attention output_attentions return_attn return_attn_weights"
     ),
 }
+
+# Arguments of the contract that a call may take or not.
+OPTIONS = ("mask", "bias", "window", "softcap", "scale")
 
 # Parameters of a constructor, by the contract name that is handed over.
 NEW_NAMES: dict[str, tuple[str, ...]] = {
@@ -115,6 +120,11 @@ def match_names(names: Iterable[str], table: Mapping[str, tuple[str, ...]]) -> d
                 taken.add(word)
                 break
     return found
+
+
+def names_in_call(call: str) -> dict[str, str]:
+    """Return the contract names that occur in a call expression."""
+    return {name: name for name in names_of(compile(call, "<declared call>", "eval")) if name in CALL_NAMES}
 
 
 # What a call wants beside the contract's arguments, and what undoes it: `(parameter, expression)`.

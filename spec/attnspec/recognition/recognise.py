@@ -9,14 +9,14 @@ from torch import nn
 
 from .._errors import TargetError
 from ..conformance.layer_subject import LayerSubject
-from ..conformance.subject import CoreSubject, names_of
+from ..conformance.subject import CoreSubject
 from ..declaration import Declaration
 from ..loading import Target
 from . import construct, core_probes, layer_probes
 from .construct import argument_words, fixed_sizes, new_expression
 from .experiments import Probe
 from .findings import Recognition
-from .names import CALL_NAMES, NEW_NAMES, match_names, parameters_of
+from .names import CALL_NAMES, NEW_NAMES, match_names, names_in_call, parameters_of
 
 # Built-in functions have no signature that Python could read.
 KNOWN_CALLS: dict[Any, str] = {
@@ -179,11 +179,6 @@ def _core(
     probe = core_probes.probe_core(target, declaration, namespace, stated)
     subject = CoreSubject(target.object, probe.declaration, namespace, probe.space, name=target.name)
     return _finish(probe, subject)
-
-
-def names_in_call(call: str) -> dict[str, str]:
-    """Return the contract names that occur in a call expression."""
-    return {name: name for name in names_of(compile(call, "<declared call>", "eval")) if name in CALL_NAMES}
 
 
 def _layer(

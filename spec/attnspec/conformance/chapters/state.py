@@ -158,14 +158,14 @@ def check_settings(subject, case):
 
 def _without_guard(subject, inputs):
     """Run with what the guard puts back left visible."""
-    from .. import subject as subject_module
+    from .. import guard
 
-    kept = subject_module.kept_settings
-    subject_module.kept_settings = _no_guard
+    kept = guard.kept_settings
+    guard.kept_settings = _no_guard
     try:
         subject.run(inputs)
     finally:
-        subject_module.kept_settings = kept
+        guard.kept_settings = kept
 
 
 class _no_guard:

@@ -1,0 +1,177 @@
+"""How a layer is constructed and called: from its names, then one plain call."""
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from .._errors import TargetError
+from .._inputs import LayerInputs
+from ..conformance.caller import Outcome, members_of
+from ..conformance.failures import SubjectError
+from ..conformance.layer_subject import Layer, LayerSubject
+from .experiments import Probe, attempt
+from .layer_runner import Runner
+from .names import (
+    CALL_CONSTANTS,
+    CALL_NAMES,
+    COS,
+    NEUTRAL_ARGUMENTS,
+    OPTIONS,
+    match_names,
+    names_in_call,
+    parameters_of,
+)
+
+
+def construct_layer(probe: Probe) -> nn.Module:
+    n = {"d_model": 18, "heads": 3, "kv_heads": 3, "d_k": 6, **probe.space.fixed}
+    n["d_model"] = n["heads"] * n["d_k"]
+    subject = LayerSubject(
+        probe.declaration.replace(weights={}, bypass=(), neutral={}),
+        probe.namespace,
+        probe.space,
+        name=probe.target.name,
+    )
+    try:
+        return subject.construct(
+            d_model=n["d_model"], heads=n["heads"], kv_heads=n["kv_heads"], d_k=n["d_k"], d_v=n["d_k"]
+        )
+    except SubjectError as error:
+        place = f"\n  {error.place}" if error.place else ""
+        name = getattr(probe.target.object, "__name__", "it")
+        new = (probe.declaration.new or "").replace("_target", name)
+        raise TargetError(
+            f"{probe.target.name}: it cannot be constructed with {new}: {error}{place}\n"
+            f"  say how, in the names d_model heads kv_heads d_k d_v bias dropout max_len: --new '{new}'"
+        ) from None
+
+
+def read_call(probe: Probe, module: nn.Module) -> None:
+    """Read from names what the call takes; what is wanted beside it is undone."""
+    declared = probe.declaration
+    parameters = parameters_of(module.forward)
+    if declared.call is not None:
+        probe.declare(arguments=names_in_call(declared.call))
+        probe.set(even_widths=any(word in declared.call for word in ("d_k // 2", COS)))
+        return
+    arguments = {**match_names(parameters, CALL_NAMES), **declared.arguments}
+    if "query" not in arguments:
+        free = [
+            n
+            for n, p in parameters.items()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and n not in arguments.values()
+        ]
+        if not free:
+            raise TargetError(
+                f"{probe.target.name}: its forward takes no tensor\n  say how to call it: --call "
+                "'f(query, mask=mask)'"
+            )
+        arguments["query"] = free[0]
+    known = {**NEUTRAL_ARGUMENTS, **CALL_CONSTANTS}
+    wanted = [
+        n
+        for n, p in parameters.items()
+        if n not in arguments.values()
+        and p.default is p.empty
+        and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    ]
+    unknown = [n for n in wanted if n not in known]
+    said = ", ".join(f"{name}={meaning}" for meaning, name in arguments.items())
+    if unknown:
+        raise TargetError(
+            f"{probe.target.name}: cannot tell what its forward wants as {unknown[0]!r} in "
+            f"forward({', '.join(parameters)})\n"
+            f"  say how to call it: --call 'f({said}, {unknown[0]}=...)'"
+        )
+    extra = [
+        n
+        for n in parameters
+        if n in known
+        and n not in arguments.values()
+        and (n in wanted or n not in ("position_ids", "start_pos"))
+    ]
+    probe.declare(arguments=arguments)
+    if extra:
+        said = ", ".join(f"{name}={meaning}" for meaning, name in arguments.items())
+        probe.declare(call=f"f({said}, {', '.join(f'{n}={known[n]}' for n in extra)})")
+    rotated = [n for n in extra if n in NEUTRAL_ARGUMENTS and n not in ("position_ids", "start_pos")]
+    if rotated:
+        probe.set(even_widths=True)
+        probe.find(
+            "adds",
+            f"positions by {', '.join(rotated)}; called with a rotation by nothing, so the rotation "
+            "itself is not checked",
+            "by name",
+            "call=...",
+        )
+
+
+def read_features(probe: Probe, new_names: Mapping[str, str]) -> None:
+    """Note what the call and the constructor take."""
+    declared, arguments = probe.declaration, probe.declaration.arguments
+    alone = {"cross", "cross_sources"} & set(declared.unsupported)
+    sources = ["self"] + (["memory"] if "key" in arguments and not alone else [])
+    sources += ["separate"] if {"key", "value"} <= set(arguments) and not alone else []
+    features = {name for name in OPTIONS if name in arguments}
+    if "return_weights" in arguments:
+        features.add("weights")
+    if "dropout" in new_names or "dropout" in (declared.new or ""):
+        features.add("dropout")
+    if len(sources) > 1:
+        features |= {"cross", "cross_sources"}
+    probe.absent |= {name: f"its forward takes no {name}" for name in OPTIONS if name not in arguments}
+    probe.absent |= dict(declared.unsupported)
+    if len(sources) == 1:
+        probe.absent |= dict.fromkeys(
+            ("cross", "cross_sources"), "it takes one input: keys come from the queries"
+        )
+    causal = declared.causal or ("flag" if "causal" in arguments else "never")
+    probe.set(
+        sources=tuple(sources),
+        causal=causal,
+        alignment=declared.alignment or "lower_right",
+        max_len=declared.max_len,
+    )
+    probe.add(*features)
+
+
+def plain_call(probe: Probe, run: Runner) -> bool:
+    """Make one call; a layer that cannot be called keeps its clauses, and they say why."""
+    layer, error = attempt(lambda: run.layer(run.case())[0])
+    inputs = run.case().layer_inputs()
+    outcome, error = attempt(lambda: layer.run(inputs)) if error is None else (None, error)
+    if isinstance(error, SubjectError):
+        place = f" at {error.place}" if error.place else ""
+        if error.kind == "TypeError" and "argument" in error.message and error.place is None:
+            said = ", ".join(f"{name}={meaning}" for meaning, name in probe.declaration.arguments.items())
+            raise TargetError(
+                f"{probe.target.name}: it cannot be called with f({said}): {error}\n  say how to call "
+                f"it: --call 'f({said})'"
+            )
+        probe.find("call", f"a plain call raises {error}{place}", "probed")
+        return False
+    assert outcome is not None
+    _pick_output(probe, run, layer, inputs, outcome)
+    return True
+
+
+def _pick_output(probe: Probe, run: Runner, layer: Layer, inputs: LayerInputs, outcome: Outcome) -> None:
+    """Find the output and the weights among what is returned."""
+    size, kept = inputs.query.shape, []
+    forward = layer.module.register_forward_hook(lambda module, args, result: kept.append(result))
+    attempt(lambda: layer.run(inputs))
+    forward.remove()
+    members = members_of(kept[-1]) if kept else []
+    if probe.declaration.output is None and outcome.raw.shape != size:
+        other = [i for i, m in enumerate(members) if isinstance(m, Tensor) and m.shape == size]
+        if other:
+            probe.declare(output=f"result[{other[0]}]")
+            probe.find("returns", f"the output as member {other[0]}", "probed", "output=result[0]")
+    rows = (inputs.query.shape[1], inputs.key_input.shape[1])
+    if (
+        "return_weights" not in probe.declaration.arguments
+        and len(members) > 1
+        and isinstance(members[1], Tensor)
+        and members[1].shape[-2:] == rows
+    ):
+        probe.add("weights")
