@@ -10,6 +10,12 @@ from ..recipes import Recipe
 PLAIN = {"lengths": ((3, 5), (4, 4)), "batch": (2,), "heads": ((3, 3), (2, 2)), "causal": (False,)}
 
 
+def _two_at_least(size):
+    """Raise `NotApplicable` where a wrong size is 1 or 0: an axis of size 1 is broadcast, as by einsum."""
+    if size < 2:
+        raise NotApplicable("an axis of size 1 is broadcast: it is no wrong length")
+
+
 def _refuses(subject, inputs, *, what):
     def attempt():
         return subject.run(inputs)
@@ -47,8 +53,7 @@ def check_mask_dtype(subject, case):
 def check_mask_shape(subject, case):
     inputs = case.core_inputs()
     q_len, kv_len = inputs.query.shape[2], inputs.key.shape[2]
-    if q_len < 2 or kv_len < 4:
-        raise NotApplicable("an axis of size 1 is broadcast: it is no wrong length")
+    _two_at_least(min(q_len, kv_len - 2))
     for name, shape in (
         ("short", (q_len, kv_len - 2)),
         ("long", (q_len, kv_len + 1)),
@@ -66,6 +71,7 @@ def check_mask_shape(subject, case):
 def check_kv_heads(subject, case):
     inputs = case.core_inputs()
     kept = case.heads - 1
+    _two_at_least(kept)
     _refuses(
         subject, inputs.replace(key=inputs.key[:, :kept], value=inputs.value[:, :kept]),
         what=f"{kept} key/value heads are accepted for {case.heads} query heads",
@@ -75,6 +81,7 @@ def check_kv_heads(subject, case):
 @check("refusal.widths", Recipe({**PLAIN, "widths": ((5, 5), (4, 4), (8, 8))}))
 def check_widths(subject, case):
     inputs = case.core_inputs()
+    _two_at_least(case.d_k - 1)
     _refuses(
         subject,
         inputs.replace(key=inputs.key[..., :-1]),
@@ -85,6 +92,7 @@ def check_widths(subject, case):
 @check("refusal.lengths", Recipe({**PLAIN, "lengths": ((3, 5), (4, 6), (5, 9))}))
 def check_lengths(subject, case):
     inputs = case.core_inputs()
+    _two_at_least(case.kv_len - 2)
     _refuses(
         subject, inputs.replace(value=inputs.value[:, :, :-2]), what="fewer values than keys are accepted"
     )
@@ -104,6 +112,7 @@ def check_mixed(subject, case):
 def check_says_why(subject, case):
     """The message of a refusal names a number of the sizes that do not fit."""
     inputs = case.core_inputs()
+    _two_at_least(case.d_k - 1)
     try:
         subject.run(inputs.replace(key=inputs.key[..., :-1]))
     except SubjectError as error:
