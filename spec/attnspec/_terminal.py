@@ -125,6 +125,15 @@ def failures(report: Report, *, brief: bool = False) -> Iterable[RenderableType]
         yield Text(f"DEVIATION {result.clause}  {result.reason}", style="yellow")
 
 
+def outcome(report: Report) -> str:
+    """Return the verdict in a word or two."""
+    if report.ran == 0:
+        return "nothing ran"
+    if report.broken:
+        return f"{len(report.broken)} broken"
+    return "undecided" if report.waiting else "conforms"
+
+
 def verdict(report: Report) -> RenderableType:
     """Return the last line."""
     missed = len(report.of("not run"))
@@ -142,6 +151,10 @@ def verdict(report: Report) -> RenderableType:
             f"NOT multi-head attention as specified: {plural} broken{extra}  ({seconds})",
             style="bold red",
         )
+    if report.waiting:
+        waits = "1 clause waits" if len(report.waiting) == 1 else f"{len(report.waiting)} clauses wait"
+        found = f"nothing broken, but {waits} for its weights (--weights){extra}"
+        return Text(f"UNDECIDED: {found}  ({seconds})", style="bold yellow")
     return Text(f"conforms{extra}  ({seconds})", style="bold green")
 
 
@@ -158,8 +171,7 @@ def matrix(reports: list[Report]) -> RenderableType:
     for report in reports:
         counts = report.chapters()
         cells = [_cell(counts.get(name)) for name in names]
-        said = f"{len(report.broken)} broken" if report.ran else "nothing ran"
-        last = Text("conforms", style="green") if report.ok else Text(said, style="red")
+        last = Text(outcome(report), style="green" if report.ok else "red")
         if report.advised:
             last.append(f", {len(report.advised)} advised", style="yellow")
         table.add_row(report.target, *cells, last)

@@ -70,16 +70,24 @@ class Report:
         return tuple(r for r in self.of("failed", "question") if book[r.clause].level == Level.SHOULD)
 
     @property
+    def waiting(self) -> tuple[ClauseResult, ...]:
+        """The results that wait for a layer's weights: without them no output has an exact value."""
+        why = self.recognised.get("absent", {}).get("parameters")
+        return tuple(r for r in self.of("not applicable") if why is not None and r.reason == why)
+
+    @property
     def ok(self) -> bool:
-        """Whether something ran and no MUST failed."""
-        return self.ran > 0 and not self.broken
+        """Whether something ran, no MUST failed, and none waits for weights that were not found."""
+        return self.status == 0
 
     @property
     def status(self) -> int:
-        """The exit status: 0 all pass, 1 a MUST failed, 2 nothing ran."""
+        """The exit status: 0 all pass, 1 a MUST failed, 2 nothing ran, or too little to decide."""
         if self.ran == 0:
             return 2
-        return 1 if self.broken else 0
+        if self.broken:
+            return 1
+        return 2 if self.waiting else 0
 
     def causes(self) -> list[list[ClauseResult]]:
         """Return what does not hold, grouped by cause: one known mistake, one line, or else one clause.

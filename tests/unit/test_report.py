@@ -1,6 +1,7 @@
 """The verdict: exit status, what decides it, causes, and what machines read."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -249,3 +250,15 @@ def test_matrix_has_a_row_for_each_implementation() -> None:
     assert rows[0].rstrip().endswith("1 broken, 1 advised")
     assert rows[1].rstrip().endswith("conforms")
     assert rows[2].rstrip().endswith("nothing ran")
+
+
+def test_a_layer_whose_weights_were_not_found_is_undecided() -> None:
+    why = "its weights were not recognised (its parameters are w (4, 18, 18))"
+    waits = result(OTHER, "not applicable", why)
+    found = report(result(MUST, "passed"), waits)
+    found = replace(found, recognised={"contract": "layer", "absent": {"parameters": why}})
+    assert (found.status, found.ok, found.waiting) == (2, False, (waits,))
+    assert shown(verdict(found)).startswith("UNDECIDED: nothing broken, but 1 clause waits for its weights")
+    assert "undecided" in shown(matrix([found]))
+    broken = replace(found, results=(result(MUST, "failed"), waits))
+    assert broken.status == 1

@@ -27,6 +27,7 @@ from .placement import Placement
 from .script import LastCall
 from .space import Space
 
+WEIGHTS_UNKNOWN = "its weights are not known; declare them with --weights W_q=<path>"
 LAYER_GRADIENTS = ("query", "key", "value")
 
 
@@ -347,4 +348,4 @@ def undo(module: nn.Module, declaration: Declaration) -> nn.Module:
 def require_parameters(subject: LayerSubject) -> None:
     """Raise `NotApplicable` where the layer's weights are not known."""
     if not subject.space.has("parameters"):
-        raise NotApplicable("its weights are not known; declare them with --weights W_q=<path>")
+        raise NotApplicable(WEIGHTS_UNKNOWN)

@@ -12,7 +12,7 @@ from .cases import Case
 from .check import Check, checks
 from .failures import NotApplicable, SubjectError, Violation
 from .judge import WORST
-from .layer_subject import LayerSubject
+from .layer_subject import WEIGHTS_UNKNOWN, LayerSubject
 from .profiles import Profile
 from .recipes import below
 from .results import ClauseResult, Failure
@@ -43,7 +43,7 @@ def _absence(need: str, absent: dict[str, str]) -> str:
         "grouped": "it has no grouped heads",
         "cross": "its queries and keys have one length",
         "cross_sources": "it takes one input",
-        "parameters": "its weights are not known",
+        "parameters": WEIGHTS_UNKNOWN,
         "value_width": "values have the width of keys",
     }
     if need.startswith("mask"):
@@ -90,14 +90,20 @@ def run_clause(clause: Clause, recognition: Any, profile: Profile, *, start: int
     seconds = time.perf_counter() - began
     if examples == 0:
         return ClauseResult(
-            clause.name,
-            "not applicable",
-            reason=reasons[0] if reasons else "it is not about this contract",
-            seconds=seconds,
+            clause.name, "not applicable", reason=_why_not(clause, recognition, reasons), seconds=seconds
         )
     return ClauseResult(
         clause.name, "passed", examples=examples, seconds=seconds, worst=max(worst, default=0.0)
     )
+
+
+def _why_not(clause: Clause, recognition: Any, reasons: list[str]) -> str:
+    """Return why no case of a clause ran; unknown weights are one reason, whoever notices it."""
+    space = recognition.space
+    waits = reasons == [] and clause.holds_for(space.contract) and clause.name in checks()
+    if (waits or reasons[:1] == [WEIGHTS_UNKNOWN]) and not space.has("parameters"):
+        return str(recognition.absent.get("parameters", WEIGHTS_UNKNOWN))
+    return reasons[0] if reasons else "it is not about this contract"
 
 
 def bindings(clause: Clause, recognition: Any) -> Iterator[tuple[Check, Any]]:

@@ -198,7 +198,8 @@ def check_second_call(subject, case):
             mask_axes="".join(a for a in "bhqk" if a in subject.space.mask_axes),
             seed=case.seed + 2,
         ),
-        case.replace(dtype=subject.space.dtypes[-1], mask=None),
+        # float64 where it runs: an inexact half precision is no fault of an earlier call.
+        *(case.replace(dtype=d, mask=None) for d in [d for d in subject.space.dtypes if d != case.dtype][:1]),
     ]
     for other in others:
         fitted = subject.space.fit(other)
