@@ -90,7 +90,7 @@ def check_implementation(
             LocalSession(here, declared, profile_name=profile, seed=seed, device=device, scripts=folder)
         ]
     try:
-        found, results = _run(sessions, chosen, progress, recognised)
+        found, results = run_sessions(sessions, chosen, progress, recognised)
         if isolation == "process" and text is None:
             said = {
                 "topic": "isolation",
@@ -120,11 +120,11 @@ def select(clause: str | Iterable[str] | None) -> tuple[Clause, ...]:
     return tuple(c for c in book.values() if c.name in wanted)
 
 
-def _run(
+def run_sessions(
     sessions: list[Any],
     chosen: tuple[Clause, ...],
-    progress: Progress | None,
-    recognised: Callable[[Mapping[str, Any]], None] | None,
+    progress: Progress | None = None,
+    recognised: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> tuple[Mapping[str, Any], tuple[ClauseResult, ...]]:
     """Recognise in each session, then let the sessions take clauses from one queue."""
     with ThreadPoolExecutor(max_workers=len(sessions)) as pool:

@@ -148,7 +148,7 @@ def _write_reports(words: argparse.Namespace, reports: list[Report]) -> None:
 
 def _check_inside(words: argparse.Namespace) -> int:
     """Find the attention modules of a model and check each kind once."""
-    from .recognition.inside import check_inside
+    from ._inside import check_inside
 
     if len(words.target) != 1:
         raise AttnspecError("--inside takes one target: the model")

@@ -1,7 +1,8 @@
 """Running the code under test so that nothing it raises or changes globally reaches the suite."""
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,29 @@ class Heartbeat:
         beat: Called before each call of the code under test.
         alone: Whether the process is the code's own, so that an interrupt can only be its doing.
         calls: How many calls of the code under test have not returned.
+        returned: When the latest of them did.
     """
 
     beat: Callable[[], None] = staticmethod(lambda: None)
     alone = False
     calls = 0
+    returned = 0.0
+
+    @classmethod
+    def is_quiet(cls, seconds: float) -> bool:
+        """Whether the suite itself is at work, and no longer than it may take."""
+        return cls.calls == 0 and time.monotonic() - cls.returned < seconds
+
+
+@contextmanager
+def under_way() -> Iterator[None]:
+    """Count a call of the code under test for as long as the block around it runs."""
+    Heartbeat.calls += 1
+    try:
+        yield
+    finally:
+        Heartbeat.calls -= 1
+        Heartbeat.returned = time.monotonic()
 
 
 @contextmanager
@@ -47,8 +66,7 @@ def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         SubjectError: If the code raised anything but a keyboard interrupt, a system exit included.
     """
     Heartbeat.beat()
-    Heartbeat.calls += 1
-    with kept_settings():
+    with under_way(), kept_settings():
         try:
             return function(*args, **kwargs)
         except NotApplicable:
@@ -57,7 +75,5 @@ def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if isinstance(error, KeyboardInterrupt) and not Heartbeat.alone:
                 raise
             trouble = SubjectError.of(error)
-        finally:
-            Heartbeat.calls -= 1
     # Raised out here, it does not keep the frames of the code, nor the memory that they hold.
     raise trouble

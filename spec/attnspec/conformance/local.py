@@ -23,12 +23,15 @@ class LocalSession:
         seed: Of all cases.
         device: Where tensors live.
         scripts: Folder for scripts that reproduce failures; None writes none.
+        inside: Where the module stands that is checked, if the target is a model; `new` then makes the model.
+        new: See `inside`.
     """
 
     def __init__(
         self, target: str | Target, declaration: Declaration, *, profile_name: str = "default", seed: int = 1,
-        device: str = "cpu", scripts: str | None = None,
+        device: str = "cpu", scripts: str | None = None, inside: str | None = None, new: str | None = None,
     ) -> None:  # fmt: skip
+        self._inside, self._new = inside, new
         self._target, self._declaration = target, declaration
         self._profile: Profile = profile(profile_name)
         self._seed, self._device, self._scripts = seed, device, scripts
@@ -41,6 +44,7 @@ class LocalSession:
         return cls(
             order["target"], Declaration.from_mapping(order["declaration"]), profile_name=order["profile"],
             seed=order["seed"], device=order["device"], scripts=order.get("scripts"),
+            inside=order["inside"], new=order["new"],
         )  # fmt: skip
 
     def recognise(self) -> dict[str, Any]:
@@ -53,6 +57,8 @@ class LocalSession:
 
         from .. import oracle
         from ..recognition import recognise
+        from ..recognition.inside import inner_target
+        from .guard import under_way
         from .placement import Placement
 
         if self._device != "cpu":
@@ -61,7 +67,10 @@ class LocalSession:
         oracle.require_agreement()
         if isinstance(self._target, str):
             watch_built_ins()
-            self._target = load_target(self._target)
+            with under_way():
+                self._target = load_target(self._target)
+        if self._inside is not None:
+            self._target = inner_target(self._target, self._inside, Declaration(new=self._new))
         self.recognition = recognise(self._target, self._declaration)
         return recognition_data(self.recognition)
 

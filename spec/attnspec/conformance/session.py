@@ -8,8 +8,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ class ProcessSession:
         scripts: Folder for scripts that reproduce failures; None writes none.
         limit: Seconds that one call of the code under test may take.
         memory: Gigabytes that the process may map; None is no limit.
+        inside: Where the module stands that is checked, if the target is a model; `new` then makes the model.
+        new: See `inside`.
     """
 
     def __init__(
@@ -60,6 +62,8 @@ class ProcessSession:
         scripts: str | None = None,
         limit: float = CALL_LIMIT,
         memory: float | None = MEMORY,
+        inside: str | None = None,
+        new: str | None = None,
     ) -> None:
         self._order = {
             "order": "recognise",
@@ -70,6 +74,8 @@ class ProcessSession:
             "device": device,
             "scripts": scripts,
             "memory": memory if device == "cpu" else None,
+            "inside": inside,
+            "new": new,
         }
         self._limit, self._deaths = limit, 0
         self._worker: _Worker | None = None
@@ -81,15 +87,30 @@ class ProcessSession:
         Raises:
             TargetError: If the target cannot be used, or kills or hangs the process while it is loaded.
         """
-        try:
+        with self._start_survived("it was loaded and tried"):
             self._start()
-        except WorkerDied as death:
-            self._worker = None
-            raise TargetError(
-                f"{self._order['target']}: while it was loaded and tried, {death.how}{death.trail}"
-            ) from None
         assert self.recognised is not None
         return self.recognised
+
+    def find(self) -> tuple[list[dict[str, Any]], dict[str, str]]:
+        """Return the kinds of attention inside a model, each with name and paths, and what is none, and why.
+
+        Raises:
+            TargetError: If there is no model, or making it kills or hangs the process.
+        """
+        with self._start_survived("the model was loaded and made"):
+            self._worker = _Worker()
+            self._worker.send({**self._order, "order": "find"})
+            answer = self._worker.wait("found", START_LIMIT, between=self._limit)
+        return answer["kinds"], answer["left"]
+
+    @contextmanager
+    def _start_survived(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except WorkerDied as death:
+            self._worker = None
+            raise TargetError(f"{self._order['target']}: while {what}, {death.how}{death.trail}") from None
 
     def run(self, clause: str) -> ClauseResult:
         """Run one clause; the end of the process is a failure of that clause."""

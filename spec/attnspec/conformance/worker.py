@@ -8,8 +8,14 @@ import faulthandler
 import json
 import os
 import sys
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TextIO
+
+# Seconds that the suite may be busy between two calls of the code under test.
+OWN_WORK = 120.0
 
 
 class Channel:
@@ -20,7 +26,7 @@ class Channel:
         self._answers: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
         self._null, self._sink = os.open(os.devnull, os.O_RDONLY), os.dup(2)
         self._restore()
-        self._last = 0.0
+        self._last, self._lock = 0.0, threading.Lock()
         self._process = os.getpid()
 
     def orders(self) -> Any:
@@ -41,8 +47,10 @@ class Channel:
     def answer(self, kind: str, **data: Any) -> None:
         """Send one answer."""
         self._end_copy()
-        self._answers.write(json.dumps({"kind": kind, **data}, default=str) + "\n")
-        self._answers.flush()
+        line = json.dumps({"kind": kind, **data}, default=str) + "\n"
+        with self._lock:
+            self._answers.write(line)
+            self._answers.flush()
 
     def beat(self) -> None:
         """Say that the code under test is about to be called, at most four times a second."""
@@ -51,6 +59,18 @@ class Channel:
         if now - self._last > 0.25:
             self._last = now
             self.answer("beat")
+
+    def beat_while(self, quiet: Callable[[], bool]) -> None:
+        """Beat on while no call of the code is under way: the suite's own work is never taken for a hang."""
+
+        def run() -> None:
+            with suppress(OSError, ValueError):
+                while True:
+                    time.sleep(0.5)
+                    if quiet():
+                        self.beat()
+
+        threading.Thread(target=run, daemon=True).start()
 
     def _end_copy(self) -> None:
         """End here if the code under test made this process by a fork and let it come back."""
@@ -89,16 +109,20 @@ def main() -> None:
     faulthandler.enable()
     keep_process()
     channel = Channel()
-    from .local import LocalSession
     from .guard import Heartbeat
+    from .local import LocalSession
 
     Heartbeat.beat, Heartbeat.alone = staticmethod(channel.beat), True
+    channel.beat_while(lambda: Heartbeat.is_quiet(OWN_WORK))
     session: LocalSession | None = None
     for order in channel.orders():
+        Heartbeat.returned = time.monotonic()
         try:
-            if order["order"] == "recognise":
-                if order.get("memory"):
-                    limit_memory(order["memory"])
+            if order.get("memory"):
+                limit_memory(order["memory"])
+            if order["order"] == "find":
+                channel.answer("found", **find_kinds(order))
+            elif order["order"] == "recognise":
                 session = LocalSession.from_order(order)
                 channel.answer("recognised", **session.recognise())
             elif order["order"] == "clause":
@@ -111,6 +135,19 @@ def main() -> None:
             raise
         except BaseException as error:
             channel.answer("error", **explain(error))
+
+
+def find_kinds(order: dict[str, Any]) -> dict[str, Any]:
+    """Return the kinds of attention inside a model, and what was not taken for attention."""
+    from ..declaration import Declaration
+    from ..loading import load_target
+    from ..recognition.inside import find_attention
+    from .guard import under_way
+
+    with under_way():
+        target = load_target(order["target"])
+    kinds, left = find_attention(target, Declaration(new=order["new"]))
+    return {"kinds": [{"name": kind.name, "paths": kind.paths} for kind in kinds], "left": left}
 
 
 def explain(error: BaseException) -> dict[str, Any]:

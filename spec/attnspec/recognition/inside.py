@@ -1,14 +1,17 @@
-"""The attention modules of a whole model: found by weights and names, each distinct kind checked once."""
+"""The attention modules of a whole model: found by weights and names, each distinct kind once."""
 
-from argparse import Namespace
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
-from .._errors import AttnspecError, TargetError
+from .._errors import TargetError
+from ..conformance.failures import SubjectError
+from ..conformance.guard import guarded
 from ..declaration import Declaration
-from ..loading import Target, load_target
+from ..loading import Target
 from .places import held_tensors, roles_by_name
 
 
@@ -69,22 +72,44 @@ def _is_named(module: nn.Module) -> bool:
 
 
 def make_model(target: Target, declared: Declaration) -> nn.Module:
-    """Return the model that a target names."""
+    """Return the model that a target names, with the same weights each time.
+
+    Raises:
+        TargetError: If it cannot be made, or is no model.
+    """
     found = target.object
     if isinstance(found, nn.Module):
         return found.eval()
+    names = {**target.namespace, "_target": found}
     try:
-        model = eval(declared.new, {**target.namespace, "_target": found}) if declared.new else found()
-    except Exception as error:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = guarded(eval, declared.new, names) if declared.new else guarded(found)
+    except SubjectError as error:
         name = getattr(found, "__name__", "Model")
+        place = f"\n  {error.place}" if error.place else ""
         raise TargetError(
-            f"{target.name}: the model cannot be made: {type(error).__name__}: "
-            f"{str(error).splitlines()[0] if str(error) else ''}\n"
-            f"  say how: --new '{name}(...)'"
+            f"{target.name}: the model cannot be made: {error}{place}\n  say how: --new '{name}(...)'"
         ) from None
     if not isinstance(model, nn.Module):
         raise TargetError(f"{target.name}: it is a {type(model).__name__}, not a model")
     return model.eval()
+
+
+def inner_target(target: Target, path: str, declared: Declaration) -> Target:
+    """Return the module that stands at a path of a model, as a target of its own: an instance.
+
+    Raises:
+        TargetError: If the model cannot be made, or nothing stands there.
+    """
+    model = make_model(target, declared)
+    try:
+        found = model.get_submodule(path)
+    except AttributeError as error:
+        raise TargetError(f"{target.name}: {error}") from None
+    home = sys.modules.get(type(found).__module__)
+    namespace = dict(vars(home)) if home is not None else {}
+    return Target(Kind(found, [path]).name, found, namespace, getattr(home, "__file__", None))
 
 
 def is_attention(module: nn.Module) -> bool:
@@ -94,43 +119,3 @@ def is_attention(module: nn.Module) -> bool:
     if not (roles & {"qkv"} or {"q", "kv"} <= roles or {"q", "k", "v"} <= roles):
         return False
     return not isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential)
-
-
-def check_inside(text: str, declared: Declaration, words: Namespace) -> int:
-    """Check each kind of attention inside a model once, print the reports, and return the worst exit status.
-
-    Raises:
-        AttnspecError: If nothing in the model was taken for attention.
-    """
-    from .. import _terminal as terminal
-    from .._check import check_implementation
-    from .._run import _print_report, _write_reports
-
-    kinds, left = find_attention(load_target(text), declared)
-    out = terminal.console()
-    for kind in kinds:
-        more = f" and {len(kind.paths) - 1} more like it" if len(kind.paths) > 1 else ""
-        out.print(f"found        {kind.name}{more}")
-    for path, reason in left.items():
-        out.print(f"not taken    {path or '(the model itself)'}: {reason}")
-    if not kinds:
-        raise AttnspecError(
-            f"{text}: nothing in it was taken for attention; point at the class itself, FILE:CLASS"
-        )
-    reports, failed = [], False
-    inner = declared.replace(new=None)
-    for kind in kinds:
-        try:
-            report = check_implementation(
-                kind.module, declaration=inner, profile=words.profile, clause=words.clause,
-                device=words.device, seed=words.seed, isolation="none", scripts=None,
-            )  # fmt: skip
-        except AttnspecError as error:
-            failed = True
-            out.print(f"not checked  {kind.name}: {error}")
-            continue
-        reports.append(report)
-        out.print(f"\n{kind.name}")
-        _print_report(report, out, quiet=words.quiet, many=False)
-    _write_reports(words, reports) if reports else None
-    return max([2 if failed else 0, *(r.status for r in reports)])
