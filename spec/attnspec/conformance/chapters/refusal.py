@@ -101,10 +101,11 @@ def check_lengths(subject, case):
 @check("refusal.mixed_dtypes", Recipe(PLAIN))
 def check_mixed(subject, case):
     inputs = case.core_inputs()
+    other = torch.float32 if case.torch_dtype == torch.float64 else torch.float64
     _refuses(
         subject,
-        inputs.replace(key=inputs.key.double()),
-        what="a float64 key beside float32 queries is accepted",
+        inputs.replace(key=inputs.key.to(other)),
+        what=f"a {str(other).removeprefix('torch.')} key beside {case.dtype} queries is accepted",
     )
 
 
