@@ -6,6 +6,7 @@ stacked projection. A `*` as a part of the path stands for the number of a head.
 """
 
 from collections.abc import Callable, Mapping
+from itertools import permutations, product
 from typing import Any
 
 import torch
@@ -28,10 +29,12 @@ CANONICAL = {
     "b_v": ("kv_heads d_v", "kv_heads*d_v"),
     "b_o": ("d_model", "d_model"),
 }
+# W_qkv, W_kv and every other order of the parts: W_vkq holds the values first.
 FUSED = {
-    "W_qkv": ("W_q", "W_k", "W_v"), "W_kv": ("W_k", "W_v"),
-    "b_qkv": ("b_q", "b_k", "b_v"), "b_kv": ("b_k", "b_v"),
-}  # fmt: skip
+    f"{kind}_{''.join(order)}": tuple(f"{kind}_{part}" for part in order)
+    for kind, parts in product("Wb", ("qkv", "kv"))
+    for order in permutations(parts)
+}
 
 
 def to_einops(axes: str) -> str:
@@ -146,11 +149,18 @@ class Slots:
                 continue
             stored = []
             for target in _targets(module, path):
-                if gradient:
-                    target = torch.zeros_like(target) if target.grad is None else target.grad
-                stored.append(target.detach().to(like.W_q.device))
+                kept = _gradient(module, path, target) if gradient else target
+                stored.append(kept.detach().to(like.W_q.device))
             found |= _scatter(name, stored, axes, sizes, like, starred="*" in path.split("."))
         return found
+
+
+def _gradient(module: nn.Module, path: str, target: Tensor) -> Tensor:
+    """Return the gradient of a tensor at a path, zeros if it has none; a matrix of a stack has its part."""
+    if target.is_leaf:
+        return torch.zeros_like(target) if target.grad is None else target.grad
+    stem, _, number = path.rpartition(".")
+    return _gradient(module, stem, find_tensor(module, stem))[int(number)]
 
 
 def _sizes(w: LayerWeights) -> dict[str, int]:
@@ -216,7 +226,7 @@ def _fused_source(name: str, axes: str, even: bool) -> tuple[str, dict[str, int]
     tail = " d_model" if name.startswith("W") else ""
     if not even:
         return "rows" + tail, {}
-    heads = "kv_heads" if name.endswith("_kv") and "kv_heads" in axes else "heads"
+    heads = "kv_heads" if "q" not in name and "kv_heads" in axes else "heads"
     width = "d_v" if "d_v" in axes and "d_k" not in axes else "d_k"
     return f"part {heads} {width}{tail}", {"part": count}
 

@@ -126,9 +126,17 @@ class TestMessages:
             recognise(load_target(f"{table.SUBJECTS}/cores.py:strange_names"), Declaration())
 
     def test_unknown_weights_name_the_parameters_and_the_argument(self):
-        found = recognise(load_target(f"{table.SUBJECTS}/weights.py:OtherLanguageUnscaled"), Declaration())
+        found = recognise(load_target(f"{table.SUBJECTS}/weights.py:Unknowable"), Declaration())
         said = next(f.value for f in found.findings if f.topic == "weights")
-        assert "--weights W_q=frage.weight" in said
+        assert "--weights W_q=enter.0.0.weight" in said
         assert "the clauses that need no weights are run" in said
         result = run_clause(clauses()["gradient.parameters"], found, SMALL)
         assert "not recognised" in result.reason
+
+    def test_weights_of_unknown_names_are_told_by_gradients_in_wrong_code_too(self):
+        found = recognise(load_target(f"{table.SUBJECTS}/weights.py:OtherLanguageUnscaled"), Declaration())
+        assert [f.value for f in found.findings if f.topic == "weights"] == [
+            "frage schluessel wert ausgang with bias"
+        ]
+        result = run_clause(clauses()["scale.default"], found, SMALL)
+        assert result.failure.what == "the default scale is not d_k ** -0.5"

@@ -107,7 +107,7 @@ def unnamed_places(module: nn.Module, sizes: Mapping[str, int], *, limit: int = 
             (path, axes)
             for path, t in tensors.items()
             for axes in AXES[role][:3]
-            if _shape(axes, sizes) == tuple(t.shape)
+            if shape_of(axes, sizes) == tuple(t.shape)
         ]
         for role in AXES
     }
@@ -126,7 +126,7 @@ def unnamed_places(module: nn.Module, sizes: Mapping[str, int], *, limit: int = 
             for role, (path, axes) in zip(roles, combination, strict=True):
                 bias = path.removesuffix("weight") + "bias"
                 held = bias if path.endswith("weight") and bias in dict(module.named_parameters()) else None
-                places |= {f"W_{role}": f"{path} : {axes}", **_bias_place(role, held, axes)}
+                places |= {f"W_{role}": f"{path} : {axes}", **bias_place(role, held, axes)}
             found.append(places)
     return found[:limit]
 
@@ -212,7 +212,7 @@ AXES: dict[str, tuple[str, ...]] = {
 }
 
 
-def _shape(axes: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
+def shape_of(axes: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Return the shape that axes would have."""
     fused = {"3*heads*d_k": (sizes["heads"] + 2 * sizes["kv_heads"]) * sizes["d_k"]}
     shape = []
@@ -238,14 +238,15 @@ def _role(
         axes = "d_v d_model" if role == "v" else "d_model d_v" if role == "o" else "d_k d_model"
         return [{f"W_{role}": f"{path} : {axes}", **biased}]
     shape = tuple(tensors[path].shape)
-    ways = [axes for axes in AXES[role] if _shape(axes, sizes) == shape]
-    return [{f"W_{role}": f"{path} : {axes}", **_bias_place(role, bias, axes)} for axes in ways]
+    ways = [axes for axes in AXES[role] if shape_of(axes, sizes) == shape]
+    return [{f"W_{role}": f"{path} : {axes}", **bias_place(role, bias, axes)} for axes in ways]
 
 
-def _bias_place(role: str, bias: str | None, axes: str) -> Places:
+def bias_place(role: str, bias: str | None, axes: str) -> Places:
+    """Return the place of a bias, stored as the rows of its matrix are; none is no place."""
     if bias is None:
         return {}
-    if role not in ("qkv", "kv"):
+    if len(role) == 1:
         return {f"b_{role}": bias}
     kept = [word for word in axes.split() if word != "d_model"]
     return {f"b_{role}": f"{bias} : {' '.join(kept)}"}

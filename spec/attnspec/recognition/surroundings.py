@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._slots import FUSED
 from ..conformance.cases import Case
 from ..conformance.layer_subject import LayerSubject
 from ..declaration import Declaration
@@ -20,6 +21,7 @@ from .experiments import Probe, attempt, distance, rows_changed
 from .findings import How
 from .names import POSITION_BUFFERS
 from .places import Places, candidate_places, unnamed_places
+from .roles import places_by_gradient
 
 # Two readings of one set of numbers differ in the first digits; rounding of some products does not.
 EXACT = float(torch.finfo(torch.float32).eps) ** 0.5
@@ -49,6 +51,8 @@ def decide_weights(probe: Probe, run: Any) -> None:
         [dict(probe.declaration.weights)] if probe.declaration.weights else candidate_places(module, sizes)
     )
     named = bool(readings)
+    if not probe.declaration.weights and (not named or "W_o" not in readings[0]):
+        readings, named = _with_gradients(readings, plain, case, sizes)
     readings = readings or unnamed_places(module, sizes)
     if not readings:
         _unknown(probe, _no_names(module))
@@ -74,6 +78,29 @@ def decide_weights(probe: Probe, run: Any) -> None:
     how: How = "declared" if probe.stated.weights else "by name" if len(readings) == 1 else "probed"
     probe.find("weights", describe_places(places), how, "weights.W_q=<path>")
     _tell(probe, run, module, case)
+
+
+def _with_gradients(
+    readings: list[Places], plain: LayerSubject, case: Case, sizes: Mapping[str, int]
+) -> tuple[list[Places], bool]:
+    """Return readings with what names do not tell, an output projection or all of it, told by gradients."""
+
+    def read() -> Places | None:
+        layer = plain.build_any(case.replace(dtype="float64"))
+        inputs = case.replace(dtype="float64", mask=None, causal=False).layer_inputs()
+
+        def output(tensor: torch.Tensor) -> torch.Tensor:
+            return layer.run(inputs.replace(query=tensor, key=None, value=None)).output
+
+        return places_by_gradient(layer.module, output, sizes)
+
+    told, _ = attempt(read)
+    if not told:
+        return readings, bool(readings)
+    if not readings:
+        return [told], True
+    ends = {name: place for name, place in told.items() if name in ("W_o", "b_o")}
+    return [{**places, **ends} for places in readings], True
 
 
 def _no_names(module: nn.Module) -> str:
@@ -325,11 +352,12 @@ def describe_places(places: Mapping[str, str]) -> str:
         if not name.startswith("W_"):
             continue
         stem, note = path.removesuffix(".weight"), ""
-        if name in ("W_qkv", "W_kv"):
-            count = name.count("v") + name.count("k") + name.count("q")
+        if name in FUSED:
+            count = len(FUSED[name])
             kept = axes.replace("d_model", "").split()[0]
             note = " (interleaved by head)" if kept.startswith(("heads", "kv_heads")) else " (stacked)"
             note += " (transposed)" if axes.startswith("d_model") and count else ""
+            note += f" ({' '.join(name[2:])})" if name[2:] not in ("qkv", "kv") else ""
         elif axes.startswith("d_model") and name != "W_o":
             note = " (transposed)"
         words.append(stem + note)
