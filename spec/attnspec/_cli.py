@@ -13,7 +13,7 @@ OK, BROKEN, USAGE = 0, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0 all hold, 1 a MUST failed, 2 usage or nothing ran."""
+    """Run one command and return its exit status: 0 all hold, 1 a MUST failed, 2 usage or nothing decided."""
     parsed = parser().parse_args(arguments)
     if parsed.run is None:
         parser().print_help()
