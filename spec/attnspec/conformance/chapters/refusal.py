@@ -142,7 +142,7 @@ def check_layer_sizes(subject, case):
         if any(t.numel() == 0 for t in found.values()):
             raise ValueError("empty parameters")
         x = torch.randn(1, 3, d_model)
-        from ..subject import LAYER_AXES, Caller
+        from ..caller import LAYER_AXES, Caller
 
         caller = Caller(subject.declaration, {**subject.namespace, "heads": case.heads}, axes=LAYER_AXES)
         tensors = {
