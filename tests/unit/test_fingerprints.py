@@ -1,10 +1,7 @@
 """The bank names the mistakes of code that it has never seen, and never names a wrong one."""
 
-import importlib.util
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,15 +15,7 @@ from attnspec.conformance.failures import SubjectError
 from attnspec.conformance.layer_subject import LayerSubject
 from attnspec.fingerprints import BANK, identify, match_exception
 from attnspec.fingerprints.observe import reference
-
-_spec = importlib.util.spec_from_file_location(
-    "fingerprint_subjects", Path(__file__).parent / "fingerprint_subjects.py"
-)
-assert _spec is not None
-assert _spec.loader is not None
-subjects = importlib.util.module_from_spec(_spec)
-sys.modules["fingerprint_subjects"] = subjects
-_spec.loader.exec_module(subjects)
+from wrong_texts import TEXTS, WRONG, build
 
 BASE: dict[str, Any] = {"batch": 2, "heads": 2, "kv_heads": 2, "q_len": 5, "kv_len": 5, "d_k": 4, "d_v": 4}
 FEATURES = ("mask", "bias", "window", "softcap", "scale")
@@ -88,8 +77,8 @@ def failing_case(subject: Any, features: dict[str, Any]) -> Case:
 def named() -> list[tuple[Any, str, str | None, float]]:
     """Every wrong subject, with its case as it fails and shrunk: the name it gets, and the seconds."""
     found = []
-    for wrong in subjects.WRONG:
-        subject = subjects.build(wrong.text, wrong.edits)
+    for wrong in WRONG:
+        subject = build(wrong.text, wrong.edits)
         first = failing_case(subject, wrong.case)
         for case in (first, shrink(subject, first)):
             began = time.process_time()
@@ -100,8 +89,8 @@ def named() -> list[tuple[Any, str, str | None, float]]:
 
 
 def test_identify_knows_enough_wrong_subjects() -> None:
-    assert len(subjects.WRONG) >= 100
-    assert len([w for w in subjects.WRONG if not w.expected]) >= 8
+    assert len(WRONG) >= 100
+    assert len([w for w in WRONG if not w.expected]) >= 8
 
 
 def test_identify_never_names_a_wrong_mistake(named: list[tuple[Any, str, str | None, float]]) -> None:
@@ -119,7 +108,7 @@ def test_identify_is_quick(named: list[tuple[Any, str, str | None, float]]) -> N
     assert seconds[len(seconds) // 2] < 0.5
 
 
-@pytest.mark.parametrize("text", subjects.TEXTS)
+@pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize(
     "features",
     [
@@ -136,7 +125,7 @@ def test_identify_is_quick(named: list[tuple[Any, str, str | None, float]]) -> N
     ids=str,
 )
 def test_identify_leaves_right_code_alone(text: str, features: dict[str, Any]) -> None:
-    subject = subjects.build(text)
+    subject = build(text)
     case = Case(**{**BASE, **features})
     if subject.space.fit(case) is None:
         case = Case(**BASE)
@@ -144,8 +133,8 @@ def test_identify_leaves_right_code_alone(text: str, features: dict[str, Any]) -
 
 
 def test_identify_sees_through_a_core_view() -> None:
-    wrong = next(w for w in subjects.WRONG if w.expected == ("split.viewed",))
-    view = subjects.build(wrong.text, wrong.edits).core_view()
+    wrong = next(w for w in WRONG if w.expected == ("split.viewed",))
+    view = build(wrong.text, wrong.edits).core_view()
     match = identify(view, Case(heads=2, kv_heads=2, q_len=2, kv_len=2), layer=False)
     assert match is not None
     assert match.fingerprint.name == "split.viewed"
@@ -153,7 +142,7 @@ def test_identify_sees_through_a_core_view() -> None:
 
 
 def test_identify_says_with_what_a_mistake_goes() -> None:
-    subject = subjects.build("core", (("if softcap is not None:", "if softcap is not None and not causal:"),))
+    subject = build("core", (("if softcap is not None:", "if softcap is not None and not causal:"),))
     match = identify(subject, Case(**BASE, softcap=1.5, causal=True), layer=False)
     assert match is not None
     assert match.fingerprint.name == "softcap.missing"
@@ -161,7 +150,7 @@ def test_identify_says_with_what_a_mistake_goes() -> None:
 
 
 def test_identify_sees_an_output_of_another_dtype() -> None:
-    subject = subjects.build("core", (("return y", "return y.float()"),))
+    subject = build("core", (("return y", "return y.float()"),))
     match = identify(subject, Case(**BASE, dtype="bfloat16"), layer=False)
     assert match is not None
     assert match.fingerprint.name == "output.dtype"
@@ -176,7 +165,7 @@ def test_identify_sees_dropout_in_eval() -> None:
         ("self.p = 0.0", "self.p = dropout"),
         ("o = a @ v", "o = F.dropout(a, self.p) @ v"),
     )
-    plain = subjects.build("layer", edits)
+    plain = build("layer", edits)
     declared = plain.declaration.replace(new="Attention(d_model, heads, kv_heads, dropout)")
     space = replace(plain.space, features=plain.space.features | {"dropout"})
     subject = LayerSubject(declared, plain.namespace, space, name="layer")
