@@ -11,6 +11,7 @@ from .clause_pages import kill_table
 from .implementation_pages import verdict
 from .site import ROOT, Output, code, number, prose, table
 
+SEEDS = ROOT / "tests" / "soak" / "seeds.json"
 SOAK = ROOT / "tests" / "soak" / "results.json"
 
 
@@ -122,4 +123,24 @@ def soak() -> str:
         )
         for dtype, worst in data["dtypes"].items()
     ]
-    return f"{said}\n\n" + table(("dtype", "comparisons", "largest error", "clause", "implementation"), rows)
+    return (
+        f"{said}\n\n"
+        + table(("dtype", "comparisons", "largest error", "clause", "implementation"), rows)
+        + seeds()
+    )
+
+
+def seeds() -> str:
+    """Return how often the built-in implementations were checked as a user checks them."""
+    if not SEEDS.exists():
+        return ""
+    data = json.loads(SEEDS.read_text(encoding="utf-8"))
+    rows = [row for runs in data["runs"].values() for row in runs.values()]
+    each = [len(runs) for runs in data["runs"].values()]
+    bad = sum(row["status"] != 0 for row in rows)
+    return (
+        f"\nBy the command line, {code(data['command'])}: {len(rows)} runs of {len(each)} built-in"
+        " implementations,"
+        f" {min(each)} to {max(each)} seeds each, {number(sum(row['cases'] for row in rows))} cases:"
+        f" **{bad} do not conform**.\n"
+    )
