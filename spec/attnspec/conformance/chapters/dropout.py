@@ -5,7 +5,7 @@ import torch
 from ... import oracle
 from .. import judge
 from ..check import check
-from ..failures import SubjectError, Violation
+from ..failures import NotApplicable, SubjectError, Violation
 from ..inexact import gamma
 from ..recipes import Recipe
 
@@ -14,9 +14,12 @@ RATES = (0.5, 0.25)
 
 
 def _fit(subject, case):
-    """Make room for one-hot values: as wide as there are keys."""
+    """Make room for one-hot values: as wide as there are keys; where widths are fixed, fewer keys."""
     width = max(case.kv_len, case.d_k)
-    return subject.space.fit(case.replace(d_k=width, d_v=width))
+    fitted = subject.space.fit(case.replace(d_k=width, d_v=width))
+    if fitted.d_v < fitted.kv_len:
+        fitted = subject.space.fit(fitted.replace(q_len=fitted.d_v, kv_len=fitted.d_v))
+    return fitted
 
 
 def _weights_of(subject, case, *, rate, seed):
@@ -65,6 +68,8 @@ def check_on_weights(subject, case):
     """Values that hold the same numbers twice: a dropped weight strikes both, a dropped output one."""
     width = 2 * max(case.kv_len, case.d_k)
     case = subject.space.fit(case.replace(d_k=width, d_v=width))
+    if case.d_v % 2:
+        raise NotApplicable("its heads have an odd width, so no value can hold the same numbers twice")
     inputs = case.core_inputs()
     half = inputs.value[..., : case.d_v // 2]
     inputs = inputs.replace(value=torch.cat([half, half], -1))
