@@ -116,6 +116,49 @@ def hand_softmax(inputs: CoreInputs) -> Tensor:
     return (weights.to(inputs.query.dtype) @ shared(inputs)[1]).masked_fill(~alive, 0.0)
 
 
+def _shifted_by(shift: Callable[[CoreInputs, Tensor, Tensor], Tensor | None]) -> Core:
+    """Return a core that takes a shift from every score of a row, and differentiates through it."""
+
+    def attend(inputs: CoreInputs) -> Tensor | None:
+        wide = _widened(inputs)
+        key, value = shared(wide)
+        scores, alive = finish(wide, wide.query @ key.mT * wide.factor)
+        seen = visible(wide) if wide.bias is None else visible(wide) & (wide.bias != -torch.inf)
+        found = shift(wide, scores, seen)
+        if found is None:
+            return None
+        weights = torch.softmax(scores - found.masked_fill(~alive, 0.0), -1)
+        return (weights @ value).masked_fill(~alive, 0.0).to(inputs.query.dtype)
+
+    return attend
+
+
+def _mean_score(inputs: CoreInputs, scores: Tensor, seen: Tensor) -> Tensor:
+    return scores.masked_fill(~seen, 0.0).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1)
+
+
+def _mean_key(inputs: CoreInputs, scores: Tensor, seen: Tensor) -> Tensor | None:
+    """Not with a softcap: capped scores may be much smaller than what is taken from them."""
+    if inputs.softcap is not None:
+        return None
+    even = seen.to(scores.dtype) / seen.sum(-1, keepdim=True).clamp(min=1)
+    return (inputs.query * (even @ shared(inputs)[0])).sum(-1, keepdim=True)
+
+
+def _mean_of_query(inputs: CoreInputs, scores: Tensor, seen: Tensor) -> Tensor:
+    return inputs.query.mean(-1, keepdim=True).clamp(-1.0, 1.0)
+
+
+def smooth_keys(inputs: CoreInputs) -> Tensor | None:
+    """Take the mean key from every key before the fused attention; only where every query sees every key."""
+    wide = _widened(inputs)
+    if not visible(wide).all() or inputs.bias is not None or inputs.softcap is not None or not wide.factor:
+        return None
+    key, value = shared(wide)
+    smooth = key - key.mean(-2, keepdim=True)
+    return scaled_dot_product_attention(wide.query, smooth, value, scale=wide.factor).to(inputs.query.dtype)
+
+
 def divide_last(inputs: CoreInputs) -> Tensor:
     """Unnormalised weights rounded to the input's dtype, the sum divided out at the end."""
     wide = _widened(inputs)
@@ -222,6 +265,8 @@ CORES: dict[str, Core] = {
     "naive_post": naive_post, "naive_divide": naive_divide, "naive_pre": naive_pre, "scale_both": scale_both,
     "softmax_wide": softmax_wide, "float32_inside": float32_inside, "log_sum_exp": log_sum_exp,
     "hand_softmax": hand_softmax, "divide_last": divide_last, "blocks_16": blocks(16), "blocks_1": blocks(1),
+    "less_mean_score": _shifted_by(_mean_score), "less_mean_key": _shifted_by(_mean_key),
+    "less_mean_of_query": _shifted_by(_mean_of_query), "smooth_keys": smooth_keys,
     "split_keys": split_keys, "sdpa_math": sdpa(SDPBackend.MATH),
     "sdpa_flash": sdpa(SDPBackend.FLASH_ATTENTION),
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """Hold right implementations against the bound, and measure which mistakes it shows.
 
-    python tests/numerics/validate_bound.py            three minutes; writes results.json beside this file
+    python tests/numerics/validate_bound.py            seven minutes; writes results.json beside this file
     python tests/numerics/validate_bound.py --quick    a few seconds; writes nothing
 
 Every case is drawn from its number. Exit status 1 if a right implementation leaves the bound.
@@ -12,19 +12,33 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import drawn
 import precise
 import torch
+import under_autocast
 import wrong
+from comparing import (
+    DTYPES,
+    Record,
+    Records,
+    compare,
+    difference,
+    gradients,
+    in_range,
+    is_layer,
+    leaves,
+    scores_in_range,
+    seen_by,
+    upstream_for,
+)
 from torch import Tensor
 
 import right
-from attnspec._inputs import CoreInputs, LayerInputs
+from attnspec._inputs import CoreInputs
 from attnspec.conformance.bound import core_bound, weights_bound
 from attnspec.conformance.bound_gradient import core_gradient_bounds, layer_gradient_bounds
 from attnspec.conformance.bound_layer import layer_bound
@@ -32,113 +46,17 @@ from attnspec.oracle import vectorised
 from attnspec.precision import PRECISIONS, Roundoffs
 
 RESULTS = Path(__file__).with_name("results.json")
-DTYPES = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-FLOAT16_LIMIT = 3e4
 SIZES = {
-    "full": {"core": 1600, "core_gradient": 700, "layer": 500, "precise": 120, "sensitivity": 150},
-    "quick": {"core": 20, "core_gradient": 10, "layer": 8, "precise": 4, "sensitivity": 6},
+    "full": {
+        "core": 1600,
+        "core_gradient": 700,
+        "layer": 500,
+        "autocast": 200,
+        "precise": 120,
+        "sensitivity": 150,
+    },
+    "quick": {"core": 20, "core_gradient": 10, "layer": 8, "autocast": 5, "precise": 4, "sensitivity": 6},
 }
-
-
-@dataclass
-class Record:
-    """What one implementation did in one dtype: the largest error/bound of every comparison."""
-
-    ratios: list[float] = field(default_factory=list)
-    elements: int = 0
-    worst: str = ""
-
-    def add(self, error: Tensor, bound: Tensor, case: str) -> None:
-        """Add one comparison."""
-        if not bound.numel():
-            return
-        ratio = torch.where(error == 0, torch.zeros_like(error), error / bound)
-        largest = float(ratio.nan_to_num(torch.inf, torch.inf).max())
-        if largest > max(self.ratios, default=0.0):
-            self.worst = case
-        self.ratios.append(largest)
-        self.elements += bound.numel()
-
-    def summary(self) -> dict[str, Any]:
-        """Return the figures."""
-        return {
-            "comparisons": len(self.ratios), "elements": self.elements,
-            "violations": sum(r > 1 for r in self.ratios), "largest": round(max(self.ratios), 4),
-            "median": round(statistics.median(self.ratios), 4), "worst_case": self.worst,
-        }  # fmt: skip
-
-
-Records = dict[tuple[str, str, str], Record]
-
-
-def in_range(dtype: str, *tensors: Tensor) -> bool:
-    """Say whether a half type holds these magnitudes; beyond, there is no right answer in it."""
-    return dtype != "float16" or all(
-        float(t.detach().abs().max()) < FLOAT16_LIMIT for t in tensors if t.numel()
-    )
-
-
-def scores_in_range(dtype: str, inputs: CoreInputs) -> bool:
-    """Say whether scores, before and after scaling, are in range."""
-    wide = inputs.to(torch.float64)
-    size = wide.query.abs() @ right.shared(wide)[0].abs().mT
-    return in_range(dtype, size * max(1.0, abs(inputs.factor)))
-
-
-def seen_by(inputs: CoreInputs) -> Tensor:
-    """Return where a query may attend, an infinite bias included."""
-    seen = right.visible(inputs)
-    return seen if inputs.bias is None else seen & (inputs.bias != -torch.inf)
-
-
-def difference(got: Tensor, exact: Tensor) -> Tensor:
-    """Return the absolute error; not a number counts as infinite."""
-    return (got.detach().double() - exact).abs().nan_to_num(torch.inf, torch.inf)
-
-
-def leaves(inputs: Any) -> Any:
-    """Return a copy whose floating tensors are leaves that want a gradient."""
-    changed = inputs.map_tensors(
-        lambda _, t: t.detach().clone().requires_grad_() if t.is_floating_point() else t
-    )
-    if isinstance(inputs, LayerInputs):
-        changed = changed.replace(
-            weights=inputs.weights.map(lambda _, t: t.detach().clone().requires_grad_())
-        )
-    return changed
-
-
-def gradients(inputs: Any, output: Tensor, upstream: Tensor) -> dict[str, Tensor]:
-    """Return the gradients of every leaf."""
-    tensors = {
-        n: t
-        for n, t in inputs.tensors().items()
-        if t.requires_grad and not (n == "bias" and _is_layer(inputs))
-    }
-    if _is_layer(inputs):
-        tensors |= inputs.weights.tensors()
-    if not output.requires_grad:
-        return {n: torch.zeros_like(t) for n, t in tensors.items()}
-    found = torch.autograd.grad(output, list(tensors.values()), upstream, allow_unused=True)
-    return {
-        n: torch.zeros_like(t) if g is None else g for (n, t), g in zip(tensors.items(), found, strict=True)
-    }
-
-
-def _is_layer(inputs: Any) -> bool:
-    return isinstance(inputs, LayerInputs)
-
-
-def upstream_for(output: Tensor, seed: int, dtype: torch.dtype) -> Tensor:
-    """Return an upstream gradient, of a family drawn from the seed."""
-    g = torch.Generator().manual_seed(seed + 1)
-    family = ("normal", "ones", "outlier", "small", "integers", "offset")[seed % 6]
-    return drawn.values(family, tuple(output.shape), g).to(dtype)
 
 
 def run_cores(count: int, first: int, records: Records) -> None:
@@ -166,16 +84,6 @@ def naive_weights(inputs: CoreInputs) -> Tensor:
     """Return weights, all in the input's dtype."""
     scores, alive = right.finish(inputs, (inputs.query @ right.shared(inputs)[0].mT) * inputs.factor)
     return scores.softmax(-1).masked_fill(~alive, 0.0)
-
-
-def compare(quantity: str, name: str, which: str, got: Mapping[str, Tensor], exact: Mapping[str, Tensor],
-            bounds: Mapping[str, Tensor], case: str, records: Records) -> None:  # fmt: skip
-    """Compare gradients by name."""
-    for tensor, bound in bounds.items():
-        if tensor in got:
-            records[f"{quantity} {tensor}", name, which].add(
-                difference(got[tensor], exact[tensor]), bound, case
-            )
 
 
 def run_core_gradients(count: int, first: int, records: Records) -> None:
@@ -250,10 +158,10 @@ def run_precise(count: int, first: int, records: Records) -> None:
             wide = leaves(inputs)
             exact = oracle(wide)
             upstream = upstream_for(exact.output, seed, dtype)
-            inner = exact.core_inputs if _is_layer(inputs) else inputs
+            inner = exact.core_inputs if is_layer(inputs) else inputs
             truth = reference(inputs, seen_by(inner), upstream)
             bounds = _float64_bounds(inputs, exact, upstream, roundoffs)
-            kind = "layer" if _is_layer(inputs) else "core"
+            kind = "layer" if is_layer(inputs) else "core"
             for which, subject in {"oracle": lambda _, e=exact: e.output, **subjects}.items():
                 given = wide if which == "oracle" else leaves(inputs)
                 if which == "sdpa_flash" and given.bias is not None:
@@ -272,7 +180,7 @@ def run_precise(count: int, first: int, records: Records) -> None:
 
 
 def _float64_bounds(inputs: Any, exact: Any, upstream: Tensor, roundoffs: Roundoffs) -> dict[str, Tensor]:
-    if _is_layer(inputs):
+    if is_layer(inputs):
         return {
             "output": layer_bound(inputs, exact, roundoffs),
             **layer_gradient_bounds(inputs, exact, upstream, roundoffs),
@@ -380,6 +288,7 @@ def run(size: str, first: int) -> dict[str, Any]:
     run_cores(counts["core"], first, records)
     run_core_gradients(counts["core_gradient"], first, records)
     run_layers(counts["layer"], first, records)
+    under_autocast.run(counts["autocast"], first, records)
     run_precise(counts["precise"], first, records)
     defects = run_sensitivity(counts["sensitivity"], first)
     head = {"size": size, "first_seed": first, "cases": counts, "torch": torch.__version__}

@@ -88,20 +88,61 @@ def log_weights(query, key, value, mask=None, causal=False, scale=None):
     return zeroed(scores.log_softmax(-1).exp(), seen).to(value.dtype) @ value
 
 
-@right()
-def shifted_rows(query, key, value, mask=None, causal=False, scale=None):
-    """A constant is added to each row of scores.
-
-    It is detached. Differentiated through a shift that depends on the query, the gradient's terms sum to zero
-    only up to rounding: about 1e-7 where the exact gradient is 0, which the bound of gradients does not model
-    and rejects.
-    """
+def _shifted(query, key, value, mask, causal, scale, shift):
+    """Take a shift from each row of scores; the gradient flows through it too."""
     key, value = repeated(query, key, value)
     wide = torch.promote_types(query.dtype, torch.float32)
-    scores = (query.to(wide) @ key.to(wide).mT) * factor(query, scale)
+    q, k = query.to(wide), key.to(wide)
     seen = visible(query, key, mask, causal)
-    shift = query.detach().to(wide).mean(-1, keepdim=True).clamp(-1.0, 1.0)
-    return (zeroed(safe_scores(scores + shift, seen).softmax(-1), seen) @ value.to(wide)).to(query.dtype)
+    scores = (q @ k.mT) * factor(query, scale)
+    taken = zeroed(shift(q, k, scores, seen), seen)
+    return (zeroed(safe_scores(scores - taken, seen).softmax(-1), seen) @ value.to(wide)).to(query.dtype)
+
+
+@right()
+def shifted_rows(query, key, value, mask=None, causal=False, scale=None):
+    """A number that depends on the query alone is taken from each row of scores."""
+    return _shifted(
+        query,
+        key,
+        value,
+        mask,
+        causal,
+        scale,
+        lambda q, k, s, seen: q.mean(-1, keepdim=True).clamp(-1.0, 1.0),
+    )
+
+
+@right()
+def less_the_mean_score(query, key, value, mask=None, causal=False, scale=None):
+    """The mean of a row's visible scores is taken from it."""
+    return _shifted(
+        query, key, value, mask, causal, scale,
+        lambda q, k, s, seen: (s * seen).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1),
+    )  # fmt: skip
+
+
+@right()
+def less_the_mean_key(query, key, value, mask=None, causal=False, scale=None):
+    """The query times the mean of the keys it sees, not scaled, is taken from its row."""
+
+    def shift(q, k, s, seen):
+        even = seen.to(k.dtype) / seen.sum(-1, keepdim=True).clamp(min=1)
+        return (q * (even @ k)).sum(-1, keepdim=True)
+
+    return _shifted(query, key, value, mask, causal, scale, shift)
+
+
+@right()
+def less_the_maximum(query, key, value, mask=None, causal=False, scale=None):
+    """The row's maximum is taken from it by hand, and differentiated."""
+    low = -1e30
+    return _shifted(
+        query, key, value, mask, causal, scale,
+        lambda q, k, s, seen: (
+            s.masked_fill(~seen, low).amax(-1, keepdim=True) if s.shape[-1] else s.sum(-1, keepdim=True)
+        ),
+    )  # fmt: skip
 
 
 @right()

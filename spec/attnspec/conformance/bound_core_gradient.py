@@ -14,7 +14,8 @@ $dK = \text{scale}\; dS^\top Q$. Beyond what the forward pass may do, the bound 
 - $P\,dP$ and $P r$ as products of their own, whose difference loses digits;
 - where weights are normalised block by block, $dP$ is stored while it is still multiplied by what will turn
   out to be a tiny factor: an absolute $u_s$ of the smallest normal number in $dS$;
-- heads of a group stored one by one, then summed in the tensors' own dtype.
+- heads of a group stored one by one, then summed in the tensors' own dtype;
+- a shift of a whole row of scores that is differentiated through (`bound_shift`).
 """
 
 from dataclasses import replace
@@ -27,6 +28,7 @@ from attnspec.oracle.vectorised import CoreResult
 from attnspec.precision import Roundoffs
 
 from .bound import SHARP_LIMIT, Operands, Spread, core_error, operands, spread, weight_drift
+from .bound_shift import row_sum, shift_of_logits, with_shift
 from .inexact import Off, accumulator_tiny, gamma, judged, known, partials, product, score_tiny
 
 
@@ -43,8 +45,10 @@ def _recomputed(
     return around.highest * (error + total).expm1()
 
 
-def _score_gradient(around: Spread, upstream: Off, value: Off, output: Off, roundoffs: Roundoffs) -> Off:
-    """Return the gradient of the logits, stored."""
+def _score_gradient(
+    around: Spread, upstream: Off, value: Off, output: Off, roundoffs: Roundoffs
+) -> tuple[Off, Off, Tensor]:
+    """Return the gradient of the logits, stored, that of the weights, and the largest size of its mean."""
     unit, length, width = roundoffs.accumulation, around.weights.shape[-1], value.exact.shape[-1]
     tiny, hidden = score_tiny(roundoffs), around.budget == 0
     weights, largest = around.weights, around.highest + around.rounding
@@ -64,9 +68,11 @@ def _score_gradient(around: Spread, upstream: Off, value: Off, output: Off, roun
     weight_error = weight_drift(around) + around.rounding
     inside = mixed.error + mean_error + gamma(4, unit) * (mixed.size + mean.abs() + mean_error)
     error = weight_error * centred.abs() + (weights + weight_error) * inside
-    error = error + (roundoffs.scores * tiny + 4 * accumulator_tiny(roundoffs))
+    lost = roundoffs.scores * tiny + 4 * accumulator_tiny(roundoffs)
+    error = error + lost
     found = Off(weights * centred, error).map(lambda t: t.masked_fill(hidden, 0.0))
-    return found.store(roundoffs.scores, tiny)
+    found = found.store(roundoffs.scores, tiny)
+    return found, mixed, mean.abs() + mean_error
 
 
 def _through_softcap(
@@ -119,11 +125,12 @@ def core_gradients(
     out, tiny = roundoffs.output, roundoffs.output_smallest_normal
     group, scale = inputs.sizes["group"], inputs.factor
     again = _recomputed(inputs, exact, given, around, roundoffs)
-    around = replace(around, rounding=around.rounding + again)
+    first, around = around, replace(around, rounding=around.rounding + again)
     query, key = known(given.query, given.query_error), known(given.key, given.key_error)
     value = known(given.value, given.value_error)
     held = Off(around.weights, weight_drift(around) + around.rounding)
-    logits = _score_gradient(around, upstream, value, output, roundoffs)
+    logits, mixed, mean = _score_gradient(around, upstream, value, output, roundoffs)
+    summed = row_sum(first, mixed, mean, logits, upstream, value, roundoffs)
     scores = _through_softcap(inputs, exact, around, logits, roundoffs)
     scaled = scores.map(lambda t: t * abs(scale)).store(roundoffs.scores, score_tiny(roundoffs))
     scaled = Off(scaled.exact * (-1 if scale < 0 else 1), scaled.error)
@@ -132,11 +139,13 @@ def core_gradients(
         "query": product(scaled, key, roundoffs, relative=roundoffs.operands),
         "key": product(scaled.map(lambda t: t.mT), query, roundoffs, relative=roundoffs.operands),
     }
+    found = with_shift(found, summed, key, query, first, scale)
     found = {name: off.store(out, stored_twice, times=2) for name, off in found.items()}
     found["value"] = product(held.map(lambda t: t.mT), upstream, roundoffs).store(out, tiny)
     found |= {name: _group(found[name], group, roundoffs) for name in ("key", "value")}
     if inputs.bias is not None:
-        found["bias"] = _bias_gradient(inputs.bias, logits, roundoffs)
+        back = Off(logits.exact, logits.error + shift_of_logits(summed, first))
+        found["bias"] = _bias_gradient(inputs.bias, back, roundoffs)
     return found
 
 

@@ -14,7 +14,7 @@ from attnspec.precision import Roundoffs
 
 from .bound_core_gradient import core_gradient_bounds, core_gradients, no_gradients
 from .bound_layer import layer_spread
-from .inexact import Off, gamma, judged, known, partials, product
+from .inexact import Off, gamma, judged, known, narrowed, partials, product
 
 __all__ = ["core_gradient_bounds", "layer_gradient_bounds"]
 
@@ -43,13 +43,14 @@ def _parameters(
     return {n: off.store(roundoffs.output, roundoffs.output_smallest_normal) for n, off in apart.items()}
 
 
-def _input_gradients(inputs: LayerInputs, gradients: dict[str, Off], roundoffs: Roundoffs) -> dict[str, Off]:
+def _input_gradients(
+    inputs: LayerInputs, gradients: dict[str, Off], matrices: dict[str, Off], roundoffs: Roundoffs
+) -> dict[str, Off]:
     """Return the gradients of the inputs from those of the projections.
 
     One tensor may play several parts, and each head may be projected by itself: all those partial
     sums may be stored.
     """
-    w = inputs.weights.to(torch.float64)
     key = "query" if inputs.key is None else "key"
     ends = {"q": "query", "k": key, "v": key if inputs.value is None else "value"}
     found: dict[str, Off] = {}
@@ -57,11 +58,10 @@ def _input_gradients(inputs: LayerInputs, gradients: dict[str, Off], roundoffs: 
         names = [name for name in ends if ends[name] == end]
         width = sum(gradients[name].exact.shape[-1] for name in names)
         rounding = gamma(width, roundoffs.accumulation)
-        parts = [
-            product(gradients[n], known(getattr(w, f"W_{n}")), roundoffs, relative=rounding) for n in names
-        ]
-        sizes = sum(gradients[n].size @ getattr(w, f"W_{n}").abs() for n in names)
-        error = sum(part.error for part in parts) + partials(sizes, len(names) * w.heads, roundoffs)
+        parts = [product(gradients[n], matrices[n], roundoffs, relative=rounding) for n in names]
+        sizes = torch.stack([gradients[n].size @ matrices[n].size for n in names]).sum(0)
+        count = len(names) * inputs.weights.heads
+        error = sum(part.error for part in parts) + partials(sizes, count, roundoffs)
         both = Off(sum(part.exact for part in parts), error)  # type: ignore[arg-type]
         found[end] = both.store(roundoffs.output, roundoffs.output_smallest_normal)
     return found
@@ -69,7 +69,12 @@ def _input_gradients(inputs: LayerInputs, gradients: dict[str, Off], roundoffs: 
 
 @torch.no_grad()
 def layer_gradient_bounds(
-    inputs: LayerInputs, exact: LayerResult, upstream: Tensor, roundoffs: Roundoffs
+    inputs: LayerInputs,
+    exact: LayerResult,
+    upstream: Tensor,
+    roundoffs: Roundoffs,
+    *,
+    autocast: bool = False,
 ) -> dict[str, Tensor]:
     """Return the error that is allowed for each element of a layer's gradients, float64.
 
@@ -78,15 +83,22 @@ def layer_gradient_bounds(
         exact: Its exact result.
         upstream: The gradient of the output, `batch q_len d_model`.
         roundoffs: Where the implementation rounds, forwards and backwards.
+        autocast: Whether inputs and weights are rounded to the dtype of the output first.
 
     Returns:
         By name: `query`, `key` and `value` as far as they are given, where one tensor that plays several
         parts has the sum of its roads, and every parameter by its canonical name.
     """
     wide, out, tiny = inputs.to(torch.float64), roundoffs.output, roundoffs.output_smallest_normal
-    w, held = wide.weights, layer_spread(inputs, exact, roundoffs)
+    w, held = wide.weights, layer_spread(inputs, exact, roundoffs, autocast=autocast)
+
+    def rounded(tensor: Tensor) -> Off:
+        clean = tensor.detach().nan_to_num(0.0, 0.0, 0.0)
+        return known(clean, narrowed(clean, roundoffs) if autocast else None)
+
+    matrices = {name: rounded(getattr(w, f"W_{name}")) for name in "qkvo"}
     arriving, output = known(upstream.detach().double()), exact.core.output.detach().nan_to_num(0.0, 0.0, 0.0)
-    mixed = product(arriving, known(w.W_o), roundoffs).store(out, tiny)
+    mixed = product(arriving, matrices["o"], roundoffs).store(out, tiny)
     mixed = mixed.map(lambda t: t.unflatten(-1, (w.heads, -1)).transpose(1, 2))
     core = exact.core_inputs, exact.core, held.given
     inner = no_gradients(exact.core_inputs)
@@ -96,9 +108,9 @@ def layer_gradient_bounds(
         name: inner[full].map(_merged) for name, full in (("q", "query"), ("k", "key"), ("v", "value"))
     }
     sources = {"q": wide.query, "k": wide.key_input, "v": wide.value_input}
-    pairs = {n: (gradients[n], known(t.detach().nan_to_num(0.0, 0.0, 0.0))) for n, t in sources.items()}
+    pairs = {n: (gradients[n], rounded(t)) for n, t in sources.items()}
     pairs["o"] = arriving, Off(output, held.core).map(_merged)
-    found = _input_gradients(inputs, gradients, roundoffs)
+    found = _input_gradients(inputs, gradients, matrices, roundoffs)
     for name, (gradient, tensor) in pairs.items():
         biased = getattr(w, f"b_{name}") is not None
         group = w.heads // w.kv_heads if name in "kv" else 1

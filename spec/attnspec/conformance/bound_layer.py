@@ -7,8 +7,9 @@ The output projection carries the core's error through $|W_o|$, and adds $\gamma
 $|Y||W_o|^\top$, because a right layer may project each head by itself and sum the products in the tensors'
 own dtype.
 
-Under autocast the same bound holds with the roundoffs of the half type, if inputs and weights are
-numbers of that type; autocast then rounds nothing that the bound does not know.
+Under autocast the roundoffs are those of the half type, and inputs, matrices and biases are rounded to it
+before they meet: with `autocast` the bound counts that too. For numbers of the half type it makes no
+difference.
 """
 
 from dataclasses import dataclass
@@ -21,12 +22,12 @@ from attnspec.oracle.vectorised import LayerResult
 from attnspec.precision import Roundoffs
 
 from .bound import SHARP_LIMIT, Operands, Spread, core_error, operands, spread
-from .inexact import gamma, judged, partials, stored
+from .inexact import gamma, judged, narrowed, partials, stored
 
 
 def projection_error(
     tensor: Tensor, weight: Tensor, bias: Tensor | None, exact: Tensor, roundoffs: Roundoffs, *,
-    error: Tensor | None = None, heads: int = 1,
+    error: Tensor | None = None, heads: int = 1, autocast: bool = False,
 ) -> Tensor:  # fmt: skip
     """Return how far a stored projection may be off.
 
@@ -38,15 +39,21 @@ def projection_error(
         roundoffs: Where the implementation rounds.
         error: How far `tensor` may be off already; None is not at all.
         heads: How many partial products may be summed in storage.
+        autocast: Whether matrix and bias are rounded first.
     """
     unit, tiny = roundoffs.output, roundoffs.output_smallest_normal
     matrix = weight.abs().mT
     size = tensor.abs() @ matrix
     carried = torch.zeros_like(size) if error is None else error @ matrix
+    if autocast:
+        held = tensor.abs() if error is None else tensor.abs() + error
+        carried = carried + held @ narrowed(weight, roundoffs).mT
     products = size + carried
-    total = products if bias is None else products + bias.abs()
+    lost = torch.zeros_like(carried) if bias is None or not autocast else narrowed(bias, roundoffs)
+    total = products if bias is None else products + bias.abs() + lost
     off = (
         carried
+        + lost
         + partials(products, heads, roundoffs)
         + gamma(tensor.shape[-1] + 2, roundoffs.accumulation) * total
     )
@@ -73,7 +80,7 @@ class LayerSpread:
 
 
 def _head_errors(
-    inputs: LayerInputs, exact: LayerResult, roundoffs: Roundoffs
+    inputs: LayerInputs, exact: LayerResult, roundoffs: Roundoffs, autocast: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     wide = inputs.to(torch.float64)
     w, found = wide.weights, []
@@ -84,14 +91,19 @@ def _head_errors(
     ):
         clean = tensor.detach().nan_to_num(0.0, 0.0, 0.0)
         projected = exact.steps[stage].detach().nan_to_num(0.0, 0.0, 0.0)
-        off = projection_error(clean, getattr(w, f"W_{name}"), getattr(w, f"b_{name}"), projected, roundoffs)
+        off = projection_error(
+            clean, getattr(w, f"W_{name}"), getattr(w, f"b_{name}"), projected, roundoffs,
+            error=narrowed(clean, roundoffs) if autocast else None, autocast=autocast,
+        )  # fmt: skip
         found.append(off.unflatten(-1, (count, off.shape[-1] // count)).transpose(1, 2))
     return found[0], found[1], found[2]
 
 
-def layer_spread(inputs: LayerInputs, exact: LayerResult, roundoffs: Roundoffs) -> LayerSpread:
+def layer_spread(
+    inputs: LayerInputs, exact: LayerResult, roundoffs: Roundoffs, *, autocast: bool = False
+) -> LayerSpread:
     """Follow the errors of a layer to the merged heads."""
-    given = operands(exact.core_inputs, _head_errors(inputs, exact, roundoffs))
+    given = operands(exact.core_inputs, _head_errors(inputs, exact, roundoffs, autocast))
     output, around = exact.core.output.detach(), None
     error = torch.zeros_like(output)
     if exact.core.weights.numel():
@@ -103,12 +115,22 @@ def layer_spread(inputs: LayerInputs, exact: LayerResult, roundoffs: Roundoffs) 
 
 
 @torch.no_grad()
-def layer_bound(inputs: LayerInputs, exact: LayerResult, roundoffs: Roundoffs) -> Tensor:
-    """Return the error that is allowed for each element of a layer's output, float64."""
+def layer_bound(
+    inputs: LayerInputs, exact: LayerResult, roundoffs: Roundoffs, *, autocast: bool = False
+) -> Tensor:
+    """Return the error that is allowed for each element of a layer's output, float64.
+
+    Args:
+        inputs: The call.
+        exact: Its exact result.
+        roundoffs: Where the implementation rounds.
+        autocast: Whether inputs and weights are rounded to the dtype of the output first.
+    """
     weights = inputs.weights.to(torch.float64)
     merged = exact.core.output.detach().transpose(1, 2).flatten(2).nan_to_num(0.0, 0.0, 0.0)
     bound = projection_error(
         merged, weights.W_o, weights.b_o, exact.output.detach(), roundoffs,
-        error=layer_spread(inputs, exact, roundoffs).merged, heads=weights.heads,
+        error=layer_spread(inputs, exact, roundoffs, autocast=autocast).merged,
+        heads=weights.heads, autocast=autocast,
     )  # fmt: skip
     return judged(bound, roundoffs)

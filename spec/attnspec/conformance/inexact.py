@@ -28,6 +28,11 @@ def stored(value: Tensor, error: Tensor, unit: float, tiny: float, *, times: int
     return torch.add(error + flushed, size, alpha=gamma(times, unit))
 
 
+def narrowed(tensor: Tensor, roundoffs: Roundoffs) -> Tensor:
+    """Return how far a tensor is off once it was rounded to the dtype of the output, as autocast does."""
+    return stored(tensor, torch.zeros_like(tensor), roundoffs.output, roundoffs.output_smallest_normal)
+
+
 def partials(size: Tensor, count: int, roundoffs: Roundoffs) -> Tensor:
     """Return the error of `count` partial sums stored each, given the sum of their absolute values.
 
