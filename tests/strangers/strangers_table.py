@@ -30,6 +30,7 @@ class Row:
         fails: Clauses that must fail; none for a right subject.
         asks: Clauses that must be questions.
         checks: Clauses that are run and, unless they are in `fails` or `asks`, must not fail.
+        wrong: Whether it has a mistake.
     """
 
     target: str
@@ -38,6 +39,7 @@ class Row:
     fails: tuple[str, ...] = ()
     asks: tuple[str, ...] = ()
     checks: tuple[str, ...] = LAYER
+    wrong: bool = False
 
     @property
     def text(self) -> str:
@@ -67,7 +69,7 @@ def wrong(
     passes: tuple[str, ...] = (),
 ) -> Row:
     """A subject with one mistake."""
-    return Row(target, lines, says, fails, asks, (*fails, *asks, *passes))
+    return Row(target, lines, says, fails, asks, (*fails, *asks, *passes), wrong=True)
 
 
 DOCUMENTS = (
@@ -282,6 +284,49 @@ CORES = (
     right("cores:always_causal", "always on", checks=(*CORE, "causal.future")),
 )
 
+CHOSEN = (
+    right("chosen:Causal", "causal: chosen where it is constructed", checks=(*LAYER, "causal.future")),
+    wrong("chosen:CausalLate", "causal.value", "causal.future", passes=("value.plain",)),
+    wrong("chosen:CausalForgotten", asks=("causal.value",), passes=("value.plain",)),
+    right(
+        "chosen:CausalForgotten",
+        lines=("unsupported.causal=the mask of the call does it",),
+    ),
+    right("chosen:Masked", "mask: chosen where it is constructed", "True = may attend"),
+    wrong("chosen:MaskedInverted", asks=("mask.polarity",), passes=("value.plain",)),
+    wrong("chosen:MaskedInverted", "mask.value", lines=("mask=attend",), passes=("value.plain",)),
+    right(
+        "chosen:Window",
+        "window_size of its constructor counts keys, its own position among them",
+        checks=(*LAYER, "window.value", "window.count"),
+    ),
+    right(
+        "chosen:WindowBefore",
+        "window_size of its constructor counts keys before its own position",
+        checks=(*LAYER, "window.value", "window.count"),
+    ),
+    right("chosen:WindowTwoSided", "window_size of its constructor is left open"),
+    wrong("chosen:WindowUnscaled", "value.plain", "window.value"),
+)
+
+SCRIPTS = (
+    right("scripts:GlobalWidth", "heads.*.query heads.*.key heads.*.value proj", "always on"),
+    wrong("scripts:GlobalWidthScaled", "value.plain", "scale.default"),
+    right("scripts:four_heads", "heads.*.query heads.*.key heads.*.value proj"),
+    wrong("scripts:four_heads_scaled", "value.plain", "scale.default"),
+    right("scripts:HandedOn", "self.query self.key self.value output.dense", "a residual"),
+    wrong("scripts:HandedOnUnscaled", "value.plain", "scale.default"),
+    right("scripts:HeadMatrices", "W_Q W_K W_V W_O with bias", checks=(*LAYER, "value.layer")),
+    wrong("scripts:HeadMatricesShared", "value.layer", passes=("value.plain",)),
+    right("scripts:Packed", "packed_proj (stacked) out_proj with bias"),
+    wrong("scripts:PackedNotMoved", "value.plain", "value.layer_plain"),
+    right("scripts:RelativeBias", "positions (relative_attention_bias.weight)"),
+    wrong("scripts:RelativeBiasUnscaled", "scale.default"),
+    right("cores:module_dropout", "a module, handed over as nn.Dropout", checks=(*CORE, "dropout.survivors")),
+    wrong("cores:module_dropout_forgotten", "dropout.survivors", passes=("value.plain",)),
+    wrong("cores:registered_not_moved", asks=("shape.output",), passes=("value.plain",)),
+)
+
 LIBRARIES = (
     right(
         "torch.nn:MultiheadAttention",
@@ -331,5 +376,5 @@ TRANSFORMERS = (
     ),
 )
 
-OWN = (*DOCUMENTS, *CONSTRUCTION, *WEIGHTS, *MASKS, *BLOCKS, *CORES)
+OWN = (*DOCUMENTS, *CONSTRUCTION, *WEIGHTS, *MASKS, *BLOCKS, *CORES, *CHOSEN, *SCRIPTS)
 ALL = (*OWN, *LIBRARIES)

@@ -5,6 +5,7 @@ and nowhere else.
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -31,6 +32,17 @@ CORE_AXES = "batch heads q_len d_k"
 LAYER_AXES = "batch q_len d_model"
 
 
+def with_globals(found: Any, *, make: Callable[[], Any], **values: Any) -> Any:
+    """Return what `make` makes while globals of the module of `found` have other values."""
+    there = vars(sys.modules[found.__module__])
+    before = {name: there[name] for name in values}
+    there.update(values)
+    try:
+        return make()
+    finally:
+        there.update(before)
+
+
 # What a declared expression may use beside the contract's names and those of the user's module.
 HELPERS: dict[str, Any] = {
     "torch": torch,
@@ -38,7 +50,12 @@ HELPERS: dict[str, Any] = {
     "F": torch.nn.functional,
     "SimpleNamespace": SimpleNamespace,
     "deepcopy": deepcopy,
+    "with_globals": with_globals,
 }
+
+
+# Options of a call that a constructor may take instead: `--new 'MyLayer(d_model, heads, causal=causal)'`.
+MADE_WITH = ("causal", "mask", "window")
 
 
 @dataclass
@@ -69,6 +86,8 @@ class Caller:
         self.takes = (
             frozenset(names_of(self._code)) if self._code is not None else frozenset(declaration.arguments)
         )
+        self.made_with = made_with(declaration)
+        self.takes |= self.made_with
         if declaration.arguments:
             self.takes -= {name for name in ("mask", "padding") if name not in declaration.arguments}
         self._output = (
@@ -86,6 +105,7 @@ class Caller:
         d: int,
         want_weights: bool = False,
         dropout: float = 0.0,
+        remake: Callable[[Mapping[str, Any]], Any] | None = None,
     ) -> Outcome:
         """Call `function` and bring what it returns into the contract's axes.
 
@@ -96,6 +116,7 @@ class Caller:
             d: The width that the default scale is computed from.
             want_weights: Whether to ask for the attention weights.
             dropout: Handed on where the call takes it.
+            remake: Returns `function` as it is constructed with the options that its constructor takes.
 
         Raises:
             SubjectError: If the code raises, or returns something without an output tensor.
@@ -124,15 +145,16 @@ class Caller:
             given["return_weights"] = True
         owned, given = given, placed(given)
         handed = {name: given[name] for name in handed}
+        if remake is not None and self.made_with:
+            function = remake({name: given.pop(name) for name in self.made_with if name in given})
         remember(function, given, lambda: self._invoke(function, given, self._sizes(tensors)))
         with tapped(function, self.declaration.tap) as taken:
             result = guarded(self._invoke, function, given, self._sizes(tensors))
         show_changes(owned, given)
         output = self._pick_output(taken[-1] if taken else result)
         weights = self._pick_weights(result) if want_weights else None
-        return Outcome(
-            self._restore(output).cpu(), None if weights is None else weights.cpu(), output, handed
-        )
+        restored = self._restore(output, self._sizes(tensors)).cpu()
+        return Outcome(restored, None if weights is None else weights.cpu(), output, handed)
 
     def _arrange(self, tensor: Tensor) -> Tensor:
         layout = self.declaration.layout
@@ -140,7 +162,7 @@ class Caller:
             return tensor
         return rearrange(tensor, f"{to_einops(self.axes)} -> {to_einops(layout)}")
 
-    def _restore(self, output: Tensor) -> Tensor:
+    def _restore(self, output: Tensor, sizes: Mapping[str, int]) -> Tensor:
         layout = self.declaration.output_layout or self.declaration.layout
         if layout is None or layout == self.axes:
             return output
@@ -148,7 +170,10 @@ class Caller:
             raise SubjectError(
                 "returned", f"an output of shape {tuple(output.shape)}, where {layout!r} is declared"
             )
-        return rearrange(output, f"{to_einops(layout)} -> {to_einops(self.axes)}")
+        merged = [name for word in layout.split() if "*" in word for name in word.split("*")]
+        return rearrange(
+            output, f"{to_einops(layout)} -> {to_einops(self.axes)}", **{name: sizes[name] for name in merged}
+        )
 
     def _sizes(self, tensors: Mapping[str, Tensor]) -> dict[str, int]:
         """Return the sizes of this call by the contract's names."""
@@ -216,6 +241,12 @@ def remember(function: Any, given: Mapping[str, Any], again: Callable[[], Any]) 
     """Keep the latest call, for the script that reproduces a failure and for the trace that explains it."""
     LastCall.function, LastCall.given, LastCall.again = function, dict(given), again
     LastCall.state = function.state_dict() if isinstance(function, torch.nn.Module) else None
+
+
+def made_with(declaration: Declaration) -> frozenset[str]:
+    """Return the options of a call that the constructor takes."""
+    names = names_of(compile(declaration.new, "<declared new>", "eval")) if declaration.new else ()
+    return frozenset(MADE_WITH).intersection(names)
 
 
 def names_of(code: CodeType) -> set[str]:

@@ -8,7 +8,7 @@ every dtype, so each clause for a core holds a layer to the same numbers.
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from .._slots import Slots, find_tensor
 from ..declaration import Declaration
 from ..precision import Precision, precision
 from ..weights import LayerWeights
-from .caller import HELPERS, LAYER_AXES, Caller, Outcome
+from .caller import HELPERS, LAYER_AXES, MADE_WITH, Caller, Outcome
 from .cases import Case
 from .failures import NotApplicable, SubjectError
 from .guard import guarded
@@ -46,8 +46,20 @@ class LayerSubject:
         self._biases: tuple[str, ...] | None = None
 
     def construct(self, *, d_model: int, heads: int, kv_heads: int, d_k: int, d_v: int, bias: bool = True,
-                  dropout: float = 0.0, max_len: int = 64) -> nn.Module:  # fmt: skip
+                  dropout: float = 0.0, max_len: int = 64,
+                  options: Mapping[str, Any] | None = None) -> nn.Module:  # fmt: skip
         """Construct the user's module with its own initial weights.
+
+        Args:
+            d_model: And the other sizes, by the contract's names.
+            heads: See `d_model`.
+            kv_heads: See `d_model`.
+            d_k: See `d_model`.
+            d_v: See `d_model`.
+            bias: Whether projections have one.
+            dropout: Its rate.
+            max_len: The longest sequence that it will see.
+            options: Of a call, where the constructor takes them: `causal`, `mask`, `window`.
 
         Raises:
             SubjectError: If the constructor raises.
@@ -55,6 +67,7 @@ class LayerSubject:
         names = {
             "d_model": d_model, "heads": heads, "kv_heads": kv_heads, "group": heads // kv_heads, "d_k": d_k,
             "d_v": d_v, "bias": bias, "dropout": dropout, "max_len": max_len,
+            **dict.fromkeys(MADE_WITH), "causal": False, **(options or {}),
         }  # fmt: skip
         LastCall.given_sizes = names
         module: nn.Module = guarded(eval, self._new, {**HELPERS, **self.namespace, **names})
@@ -116,19 +129,15 @@ class LayerSubject:
         Raises:
             SubjectError: If the module cannot be constructed or does not have the declared shapes.
         """
-        module = self.construct(
-            d_model=weights.d_model,
-            heads=weights.heads,
-            kv_heads=weights.kv_heads,
-            d_k=weights.d_k,
-            d_v=weights.d_v,
-            bias=weights.has_bias,
-            dropout=dropout,
-            max_len=max(max_len, self.space.max_len or 0),
-        )
+        sizes: dict[str, Any] = {
+            "d_model": weights.d_model, "heads": weights.heads, "kv_heads": weights.kv_heads,
+            "d_k": weights.d_k, "d_v": weights.d_v, "bias": weights.has_bias, "dropout": dropout,
+            "max_len": max(max_len, self.space.max_len or 0),
+        }  # fmt: skip
+        module = self.construct(**sizes)
         module = module.to(device=Placement.device, dtype=weights.W_q.dtype)
         self.slots.write(module, weights)
-        return Layer(self, module.eval(), weights)
+        return Layer(self, module.eval(), weights, sizes)
 
     def run_layer(self, inputs: LayerInputs, *, want_weights: bool = False) -> Outcome:
         """Build a fresh layer for the inputs, long enough for them, and call it."""
@@ -147,6 +156,31 @@ class Layer:
     subject: LayerSubject
     module: nn.Module
     weights: LayerWeights
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def remake(self, options: Mapping[str, Any]) -> nn.Module:
+        """Return the module as it is constructed with other options, and with the very same parameters.
+
+        It takes the place of the one before; nothing is made anew where the options are those of before.
+
+        Raises:
+            SubjectError: If the constructor raises.
+        """
+        if _same_options(options, self.options):
+            return self.module
+        with torch.random.fork_rng(devices=[]):
+            module = self.subject.construct(**self.sizes, options=options)
+        module = module.to(device=Placement.device, dtype=self.weights.W_q.dtype).train(self.module.training)
+        held = dict(module.named_parameters())
+        for path, parameter in self.module.named_parameters():
+            if path in held:
+                parent, _, name = path.rpartition(".")
+                setattr(module.get_submodule(parent), name, parameter)
+        if any(path not in held for path in self.subject.slots.paths):
+            self.subject.slots.write(module, self.weights)
+        self.module, self.options = module, dict(options)
+        return module
 
     def run(self, inputs: LayerInputs, *, want_weights: bool = False) -> Outcome:
         """Call the layer; the weights of `inputs` are not looked at.
@@ -173,7 +207,14 @@ class Layer:
             {**self.subject.namespace, "heads": self.weights.heads, "d_k": self.weights.d_k},
             axes=LAYER_AXES,
         )
-        return call(self.module, tensors, inputs, d=self.weights.d_k, want_weights=want_weights)
+        return call(
+            self.module,
+            tensors,
+            inputs,
+            d=self.weights.d_k,
+            want_weights=want_weights,
+            remake=self.remake if self.sizes else None,
+        )
 
     def _must_be_given(self, name: str) -> bool:
         """Whether the call always takes this tensor (`forward(q, k, v)`)."""
@@ -312,6 +353,14 @@ class CoreView:
             gradients["bias"] = torch.zeros_like(inputs.bias) if grad is None else grad  # type: ignore[arg-type]
         result = Outcome(self._heads(outcome.output, inputs), outcome.weights, outcome.raw, outcome.handed)
         return result, {name: gradients[name] for name in wrt}
+
+
+def _same_options(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two sets of options are the same; masks by their numbers."""
+    if set(one) != set(other):
+        return False
+    pairs = ((one[name], other[name]) for name in one)
+    return all(torch.equal(a, b) if isinstance(a, Tensor) else a == b for a, b in pairs)
 
 
 def draw_parameters(module: nn.Module, generator: torch.Generator) -> None:

@@ -117,7 +117,8 @@ def _call_lines(declaration: Any, names: list[str]) -> list[str]:
     lines = []
     called = "target"
     if isinstance(LastCall.function, nn.Module) and LastCall.state is not None:
-        lines += [f"{k} = {v!r}" for k, v in LastCall.given_sizes.items()]
+        sizes = LastCall.given_sizes.items()
+        lines += [f"{k} = {literal(v) if isinstance(v, Tensor) else repr(v)}" for k, v in sizes]
         lines.append("_target = target")
         lines.append(f"layer = {declaration.new}")
         some = next(iter(LastCall.state.values()), None)

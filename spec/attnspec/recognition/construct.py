@@ -1,8 +1,6 @@
 """How a layer is constructed: by the names of its parameters, through a config, or not at all."""
 
-import ast
 import inspect
-import textwrap
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
@@ -10,12 +8,29 @@ from typing import Any
 from torch import nn
 
 from .._errors import TargetError
+from ..conformance.caller import MADE_WITH
 from ..declaration import Declaration
 from ..loading import Target
-from .names import CONFIG_NAMES, NEW_CONSTANTS, NEW_NAMES, match_names, parameters_of
+from .names import (
+    CALL_NAMES,
+    NEW_CONSTANTS,
+    NEW_NAMES,
+    OPTION_NAMES,
+    match_names,
+    parameters_of,
+)
+from .written import config_parameter, config_uses, global_sizes
 
-TWICE = {"d_in": "d_model", "d_out": "d_model", "d_key_in": "d_model", "d_value_in": "d_model"}
-SUPPLIED = "d_model heads kv_heads d_k d_v bias dropout max_len"
+# Further widths of inputs and outputs, all of them `d_model` in a test.
+TWICE = dict.fromkeys(
+    (
+        *("d_in", "d_out", "d_key_in", "d_value_in", "dim_in", "dim_out", "in_features", "out_features"),
+        *("E_q", "E_k", "E_v", "E_total", "key_size", "query_size", "value_size", "kdim", "vdim"),
+        *("q_dim", "k_dim", "v_dim", "key_dim", "value_dim", "context_dim"),
+    ),
+    "d_model",
+)
+SUPPLIED = "d_model heads kv_heads d_k d_v bias dropout max_len causal mask window"
 
 
 def new_expression(target: Target, declared: Declaration) -> str:
@@ -32,15 +47,32 @@ def new_expression(target: Target, declared: Declaration) -> str:
     config = config_parameter(parameters)
     if config is not None:
         return _with_config(target, config, parameters)
-    words, missing = argument_words(parameters)
+    words, missing = argument_words(parameters, called=called_with(target.object))
     if missing:
         raise _cannot(target, missing[0], words)
     words += [f"{name}={value!r}" for name, value in target.namespace.get("_extra", {}).items()]
-    return f"_target({', '.join(words)})"
+    made = f"_target({', '.join(words)})"
+    held = {} if any(word.endswith("=d_model") for word in words) else global_sizes(target)
+    if "d_model" not in held.values():
+        return made
+    said = ", ".join(f"{name}={meaning}" for name, meaning in held.items())
+    return f"with_globals(_target, {said}, make=lambda: {made})"
 
 
-def argument_words(parameters: Mapping[str, inspect.Parameter]) -> tuple[list[str], list[str]]:
-    """Return `name=meaning` for every parameter with a known name, and the required ones without."""
+def called_with(found: Any) -> frozenset[str]:
+    """Return the options that the call of a class takes: its constructor is not asked for those."""
+    return frozenset(match_names(parameters_of(getattr(found, "forward", found)), CALL_NAMES))
+
+
+def argument_words(
+    parameters: Mapping[str, inspect.Parameter], *, called: frozenset[str] = frozenset(MADE_WITH)
+) -> tuple[list[str], list[str]]:
+    """Return `name=meaning` for every parameter with a known name, and the required ones without.
+
+    Args:
+        parameters: Of the constructor, or fields of a config.
+        called: Options that a call takes; only the others are chosen where the layer is constructed.
+    """
     by_parameter = {parameter: meaning for meaning, parameter in match_names(parameters, NEW_NAMES).items()}
     words, missing = [], []
     for name, p in parameters.items():
@@ -48,8 +80,14 @@ def argument_words(parameters: Mapping[str, inspect.Parameter]) -> tuple[list[st
             continue
         meaning = by_parameter.get(name) or TWICE.get(name) or _further(name, by_parameter)
         required = p.default is p.empty
+        option = option_word(name, p) if meaning is None else None
+        if option is not None and option[0] not in called:
+            words.append(f"{name}={option[1]}")
+            continue
         if meaning == "batch_first":
             meaning = "True"
+        if name in TWICE and not required:
+            continue
         if meaning is None and required:
             meaning = NEW_CONSTANTS.get(name)
         if meaning is not None and (required or _wanted(name, meaning, p.default)):
@@ -57,6 +95,24 @@ def argument_words(parameters: Mapping[str, inspect.Parameter]) -> tuple[list[st
         elif required:
             missing.append(name)
     return words, missing
+
+
+def option_word(name: str, parameter: inspect.Parameter) -> tuple[str, str] | None:
+    """Return the option of a call that a parameter of a constructor chooses, and the expression for it.
+
+    A switch is causality, whatever its name says of masks; a window hides nothing until it is known how
+    it counts.
+    """
+    default, empty = parameter.default, parameter.default is parameter.empty
+    switch = isinstance(default, bool) or (empty and "bool" in str(parameter.annotation))
+    bare = empty and parameter.annotation is parameter.empty and name not in OPTION_NAMES["mask"]
+    if (switch and name in OPTION_NAMES["mask"]) or ((switch or bare) and name in OPTION_NAMES["causal"]):
+        return "causal", "causal"
+    if name in OPTION_NAMES["mask"] and (empty or default is None):
+        return "mask", "mask"
+    if name in OPTION_NAMES["window"] and (empty or default is None or type(default) is int):
+        return "window", "None" if default is None else "max_len"
+    return None
 
 
 def _further(name: str, taken: Mapping[str, str]) -> str | None:
@@ -74,26 +130,11 @@ def _wanted(name: str, meaning: str, default: Any) -> bool:
     return not isinstance(default, str | bool) or meaning == "True"
 
 
-def config_parameter(parameters: Mapping[str, inspect.Parameter]) -> str | None:
-    """Return the parameter that is a config object, if it stands for the sizes."""
-    names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    if not names or {"d_model", "heads"} <= set(match_names(names, NEW_NAMES)):
-        return None
-    first = names[0]
-    annotation = getattr(parameters[first].annotation, "__name__", str(parameters[first].annotation))
-    looks = (
-        first in CONFIG_NAMES
-        or first.endswith(("config", "cfg", "args"))
-        or annotation.strip("'").endswith(("Config", "Args"))
-    )
-    return first if looks else None
-
-
 def _with_config(target: Target, config: str, parameters: Mapping[str, inspect.Parameter]) -> str:
     cls = config_class(target, parameters[config])
     inner = _from_class(target, cls) if cls is not None else _from_source(target, config)
     rest = {name: p for name, p in parameters.items() if name != config}
-    words, missing = argument_words(rest)
+    words, missing = argument_words(rest, called=called_with(target.object))
     if missing:
         raise _cannot(target, missing[0], [f"{config}=..."])
     return f"_target({', '.join([inner, *words])})"
@@ -133,6 +174,7 @@ def _held_names(cls: type) -> set[str]:
 
 def _from_class(target: Target, cls: type) -> str:
     """Return the call of a config class, its fields matched by name."""
+    own = target.namespace.get("__name__")
     name = (
         cls.__name__
         if target.namespace.get(cls.__name__) is cls
@@ -160,7 +202,10 @@ def _from_class(target: Target, cls: type) -> str:
                 for n in used
                 if n not in names and _is_size(n)
             }
-    words, missing = argument_words({n: p for n, p in names.items() if p.kind is not p.VAR_KEYWORD})
+    words, missing = argument_words(
+        {n: p for n, p in names.items() if p.kind is not p.VAR_KEYWORD},
+        called=called_with(target.object) | ({"mask", "window"} if cls.__module__ != own else set()),
+    )
     if missing:
         raise _cannot(target, f"{missing[0]} of {cls.__name__}", [])
     if hasattr(cls, "_attn_implementation"):
@@ -178,12 +223,14 @@ def _from_source(target: Target, config: str) -> str:
     if not uses:
         raise _cannot(target, config, [])
     meanings = {parameter: meaning for meaning, parameter in match_names(uses, NEW_NAMES).items()}
+    called = called_with(target.object)
     words = []
     for name in uses:
         meaning = (
             meanings.get(name)
             or TWICE.get(name)
             or _further(name, meanings)
+            or ("causal" if name in OPTION_NAMES["causal"] and "causal" not in called else None)
             or NEW_CONSTANTS.get(name)
             or _guess(name)
         )
@@ -205,47 +252,12 @@ def _guess(name: str) -> str | None:
     return None
 
 
-def config_uses(found: Any, config: str | None) -> dict[str, str]:
-    """Return the names that a class reads from its config, each with how: `attribute` or `subscript`."""
-    trees = []
-    for cls in getattr(found, "__mro__", (found,)):
-        if cls in (object, nn.Module):
-            continue
-        try:
-            trees.append(ast.parse(textwrap.dedent(inspect.getsource(cls))))
-        except (OSError, TypeError, SyntaxError):
-            continue
-    names = set(CONFIG_NAMES) if config is None else {config}
-    used: dict[str, str] = {}
-    for node in (node for tree in trees for node in ast.walk(tree)):
-        if isinstance(node, ast.Attribute) and _is_config(node.value, names):
-            used.setdefault(node.attr, "attribute")
-        elif (
-            isinstance(node, ast.Subscript)
-            and _is_config(node.value, names)
-            and isinstance(node.slice, ast.Constant)
-        ):
-            used.setdefault(str(node.slice.value), "subscript")
-    return {name: how for name, how in used.items() if name not in ("get", "items", "keys")}
-
-
-def _is_config(node: ast.expr, names: set[str]) -> bool:
-    if isinstance(node, ast.Name):
-        return node.id in names
-    return (
-        isinstance(node, ast.Attribute)
-        and node.attr in names
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
-    )
-
-
 def _cannot(target: Target, what: str, words: list[str]) -> TargetError:
     """Return the error, with an example in which unknown parameters take the sizes that are left."""
     cls = getattr(target.object, "__name__", "it")
     parameters = parameters_of(target.object)
     said = dict(word.split("=", 1) for word in words if "=" in word)
-    free = [size for size in ("d_model", "heads", "kv_heads", "d_k") if size not in said.values()]
+    free = [size for size in ("d_model", "heads") if size not in said.values()]
     for name, p in parameters.items():
         if name not in said and p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
             said[name] = free.pop(0) if free and "." not in what and " of " not in what else "..."
@@ -254,46 +266,3 @@ def _cannot(target: Target, what: str, words: list[str]) -> TargetError:
         f"  say how to construct it, in the names {SUPPLIED}: --new "
         f"'{cls}({', '.join(f'{n}={m}' for n, m in said.items())})'"
     )
-
-
-def fixed_sizes(module: nn.Module, declared: Declaration) -> dict[str, int]:
-    """Return the sizes of an instance, read from its attributes (and those of its config).
-
-    Raises:
-        TargetError: If its number of heads is not there.
-    """
-    holders = [module, getattr(module, "config", None), getattr(module, "self", None), *module.children()]
-    found: dict[str, int] = {}
-    for holder in holders:
-        if holder is None:
-            continue
-        held = {
-            n: v
-            for n, v in {**vars(holder), **_public(holder)}.items()
-            if isinstance(v, int) and not isinstance(v, bool)
-        }
-        for meaning, name in match_names(held, NEW_NAMES).items():
-            if meaning in ("d_model", "heads", "kv_heads", "d_k") and not isinstance(holder, nn.Linear):
-                found.setdefault(meaning, held[name])
-    found |= dict(declared.sizes)
-    if "heads" not in found:
-        raise TargetError("an instance must say its number of heads: --declare sizes.heads=8")
-    if "d_model" not in found:
-        widths = [p.shape[-1] for _, p in module.named_parameters() if p.dim() >= 2]
-        found["d_model"] = found["heads"] * found["d_k"] if "d_k" in found else widths[0]
-    found.setdefault("kv_heads", found["heads"])
-    found.setdefault("d_k", found["d_model"] // found["heads"])
-    return {name: found[name] for name in ("d_model", "heads", "kv_heads", "d_k")}
-
-
-def _public(holder: Any) -> dict[str, Any]:
-    names = (n for words in NEW_NAMES.values() for n in words)
-    if type(holder).__module__.startswith("torch.nn.modules.linear"):
-        return {}
-    values = {}
-    for name in names:
-        try:
-            values[name] = getattr(holder, name)
-        except Exception:
-            continue
-    return values

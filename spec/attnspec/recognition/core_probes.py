@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
+from inspect import Parameter
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from .experiments import (
     settle_alignment,
 )
 from .masks import decide_masks
-from .names import OPTIONS
+from .names import OPTIONS, parameters_of
 
 BASE = Case(batch=2, heads=3, kv_heads=3, q_len=5, kv_len=5, d_k=4, d_v=4, seed=11)
 HEADS_LAST = "batch q_len heads d_k"
@@ -55,6 +56,7 @@ def probe_core(
     run = _Runner(probe)
     _axes(probe, run)
     if _dtypes(probe, run):
+        _dropout_form(probe)
         _members(probe, run)
         _options(probe, run)
         _causality(probe, run)
@@ -109,6 +111,14 @@ def _axes(probe: Probe, run: _Runner) -> None:
     if chosen is None:
         chosen = _mixing(run)
     way, out = chosen
+    if _is_hugging_face(probe) and out is None:
+        probe.ask(
+            "shape.output",
+            f"it is called as transformers calls an attention function and returns {CORE_AXES!r}; "
+            f"transformers reads {HEADS_LAST!r}: is that meant? If it is, declare it and the other clauses "
+            "stand as reported; if not, a transpose is missing at its end",
+            f'output_layout="{CORE_AXES}"',
+        )
     if way is None and out is None:
         return
     probe.declare(layout=way or CORE_AXES, output_layout=out or CORE_AXES)
@@ -183,6 +193,33 @@ def _dtypes(probe: Probe, run: _Runner) -> bool:
     if len(kept) < len(wanted):
         probe.find("dtypes", " ".join(kept), "probed")
     return True
+
+
+def _dropout_form(probe: Probe) -> None:
+    """Does it call what it is handed as dropout? Then it takes a module, and gets one."""
+    if "dropout" not in probe.declaration.arguments or probe.declaration.call is not None:
+        return
+    subject = CoreSubject(
+        probe.target.object, probe.declaration, probe.namespace, probe.space, name=probe.target.name
+    )
+    _, error = attempt(lambda: subject.run(BASE.core_inputs(), dropout=0.5))
+    if not isinstance(error, SubjectError) or "not callable" not in error.message:
+        return
+    parameters = parameters_of(probe.target.object)
+    words = {name: word for word, name in probe.declaration.arguments.items()}
+    kept = {
+        name: word
+        for name, word in words.items()
+        if parameters[name].default in (None, False, Parameter.empty)
+    }
+    said = ", ".join(
+        f"{name}={word if word != 'dropout' else 'nn.Dropout(dropout) if dropout else None'}"
+        for name, word in kept.items()
+    )
+    for word in set(words.values()) - set(kept.values()):
+        probe.drop(word, f"it is left as it is by the call f({said})")
+    probe.declare(call=f"f({said})", arguments={word: word for word in kept.values()})
+    probe.find("dropout", "a module, handed over as nn.Dropout", "probed", "call=...")
 
 
 def _members(probe: Probe, run: _Runner) -> None:

@@ -1,14 +1,17 @@
 """What a layer does, from experiments: which axis it mixes, causality, dtypes, and what it refuses."""
 
+import re
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .._inputs import LayerInputs
 from .._slots import Slots
-from ..conformance.caller import LAYER_AXES
+from ..conformance.caller import LAYER_AXES, made_with
 from ..conformance.failures import NotApplicable
+from ..conformance.layer_subject import Layer
 from ..conformance.space import ALL_DTYPES
 from . import documented
 from .experiments import (
@@ -22,7 +25,7 @@ from .experiments import (
     settle_alignment,
 )
 from .layer_runner import BASE, Runner
-from .names import parameters_of
+from .names import OPTION_NAMES, parameters_of
 
 SEQUENCE_FIRST = "q_len batch d_model"
 
@@ -73,6 +76,8 @@ def decide_causality(probe: Probe, run: Runner) -> None:
         if error is not None and is_refusal(error, probe.declaration.arguments["causal"]):
             probe.set(causal="never")
             probe.absent["causal"] = f"its causal flag alone is refused: {error}"
+        elif error is None and "causal" in made_with(probe.declaration):
+            _ask_without_effect(probe, layer, inputs)
         return
     found, error = attempt(lambda: seen_layer(lambda changed: layer.run(changed).output, inputs))
     if error is None and hides_future(found[0] & found[1]):
@@ -90,11 +95,27 @@ def decide_causality(probe: Probe, run: Runner) -> None:
         )
 
 
+def _ask_without_effect(probe: Probe, layer: Layer, inputs: LayerInputs) -> None:
+    """A switch in the constructor that changes nothing: for another way to call the layer, or forgotten."""
+    before, after = (layer.run(inputs.replace(causal=on)).output for on in (False, True))
+    if bool(rows_changed(before, after).any()):
+        return
+    probe.set(causal="never")
+    probe.absent["causal"] = "the switch for it in the constructor has no effect"
+    probe.ask(
+        "causal.value",
+        "its constructor takes a switch for causality that changes nothing: does the caller's mask do that? "
+        "If so, declare it; if not, every query sees the future",
+        'unsupported.causal="the mask of the call does it"',
+    )
+
+
 def find_length(probe: Probe, run: Runner) -> None:
     """Is there a buffer that ends? Longer sequences must then raise."""
     if probe.declaration.max_len is not None or probe.space.causal != "always":
         return
-    if "max_len" in (probe.declaration.new or ""):
+    limits = re.findall(r"(\w+)=max_len\b", probe.declaration.new or "")
+    if set(limits) - set(OPTION_NAMES["window"]):
         probe.find("length", "limited by its constructor (max_len)", "by name", "max_len=64")
         return
     layer, _ = run.layer(run.case())
@@ -224,12 +245,19 @@ def find_apart(probe: Probe, run: Runner) -> None:
     """Are a mask and the causal flag refused together?"""
     if probe.space.causal != "flag":
         return
-    layer, inputs = run.layer(run.case(mask="all", causal=True))
-    _, error = attempt(lambda: layer.run(inputs))
-    if (
-        error is not None
-        and not isinstance(error, NotApplicable)
-        and is_refusal(error, probe.declaration.arguments.get("causal", "causal"))
-    ):
-        probe.set(apart=(*probe.space.apart, ("mask", "causal")))
-        probe.find("mask", f"refused together with causal: {error}", "probed")
+    case = run.case(mask="all", causal=True)
+    # Which kernel runs, and so what it refuses, may depend on dropout.
+    for rate in (0.0, 0.5) if probe.space.has("dropout") else (0.0,):
+        layer, _ = attempt(partial(run.subject().build, case.layer_inputs().weights, dropout=rate))
+        if layer is None:
+            continue
+        layer.module.train(rate > 0)
+        _, error = attempt(partial(layer.run, case.layer_inputs()))
+        if (
+            error is not None
+            and not isinstance(error, NotApplicable)
+            and is_refusal(error, probe.declaration.arguments.get("causal", "causal"))
+        ):
+            probe.set(apart=(*probe.space.apart, ("mask", "causal")))
+            probe.find("mask", f"refused together with causal: {error}", "probed")
+            return

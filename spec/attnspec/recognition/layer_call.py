@@ -6,9 +6,11 @@ from torch import Tensor, nn
 
 from .._errors import TargetError
 from .._inputs import LayerInputs
-from ..conformance.caller import Outcome, members_of
+from ..conformance.caller import Outcome, made_with, members_of
 from ..conformance.failures import SubjectError
 from ..conformance.layer_subject import Layer, LayerSubject
+from . import documented
+from .construct import SUPPLIED
 from .experiments import Probe, attempt
 from .layer_runner import Runner
 from .names import (
@@ -38,20 +40,27 @@ def construct_layer(probe: Probe) -> nn.Module:
         )
     except SubjectError as error:
         place = f"\n  {error.place}" if error.place else ""
-        name = getattr(probe.target.object, "__name__", "it")
-        new = (probe.declaration.new or "").replace("_target", name)
+        new = shown_new(probe)
         raise TargetError(
             f"{probe.target.name}: it cannot be constructed with {new}: {error}{place}\n"
-            f"  say how, in the names d_model heads kv_heads d_k d_v bias dropout max_len: --new '{new}'"
+            f"  say how, in the names {SUPPLIED}: --new '{_with_a_mask(probe, new)}'"
         ) from None
+
+
+def _with_a_mask(probe: Probe, new: str) -> str:
+    """Return a construction in which a mask that must be there hides nothing where none is asked for."""
+    fill = "zeros" if documented.polarity(probe.target) == "blocked" else "ones"
+    word = f"=torch.{fill}(max_len, max_len, dtype=torch.bool) if mask is None else mask"
+    return new.replace("=mask", word) if "mask" in made_with(probe.declaration) else new
 
 
 def read_call(probe: Probe, module: nn.Module) -> None:
     """Read from names what the call takes; what is wanted beside it is undone."""
     declared = probe.declaration
     parameters = parameters_of(module.forward)
+    chosen = {name: name for name in made_with(declared)}
     if declared.call is not None:
-        probe.declare(arguments=names_in_call(declared.call))
+        probe.declare(arguments=chosen | names_in_call(declared.call))
         probe.set(even_widths=any(word in declared.call for word in ("d_k // 2", COS)))
         return
     arguments = {**match_names(parameters, CALL_NAMES), **declared.arguments}
@@ -90,7 +99,8 @@ def read_call(probe: Probe, module: nn.Module) -> None:
         and n not in arguments.values()
         and (n in wanted or n not in ("position_ids", "start_pos"))
     ]
-    probe.declare(arguments=arguments)
+    _say_options(probe, chosen)
+    probe.declare(arguments=chosen | arguments)
     if extra:
         said = ", ".join(f"{name}={meaning}" for meaning, name in arguments.items())
         probe.declare(call=f"f({said}, {', '.join(f'{n}={known[n]}' for n in extra)})")
@@ -104,6 +114,17 @@ def read_call(probe: Probe, module: nn.Module) -> None:
             "by name",
             "call=...",
         )
+
+
+def _say_options(probe: Probe, chosen: Mapping[str, str]) -> None:
+    """Say which options of a call the constructor takes."""
+    for name in sorted(chosen):
+        probe.find(name, f"chosen where it is constructed: {shown_new(probe)}", "by name", "new=...")
+
+
+def shown_new(probe: Probe) -> str:
+    """Return how the layer is constructed, as a user would write it."""
+    return (probe.declaration.new or "").replace("_target", getattr(probe.target.object, "__name__", "it"))
 
 
 def read_features(probe: Probe, new_names: Mapping[str, str]) -> None:
@@ -125,7 +146,8 @@ def read_features(probe: Probe, new_names: Mapping[str, str]) -> None:
         probe.absent |= dict.fromkeys(
             ("cross", "cross_sources"), "it takes one input: keys come from the queries"
         )
-    causal = declared.causal or ("flag" if "causal" in arguments else "never")
+    flag = "causal" in arguments and "causal" not in declared.unsupported
+    causal = declared.causal or ("flag" if flag else "never")
     probe.set(
         sources=tuple(sources),
         causal=causal,

@@ -23,6 +23,7 @@ from .layer_runner import BASE, Runner
 from .masks import decide_masks
 from .names import NEW_NAMES, match_names, parameters_of
 from .surroundings import decide_dropout, decide_weights
+from .window import decide_window
 
 
 def probe_layer(
@@ -48,6 +49,7 @@ def probe_layer(
     if alive:
         decide_axes(probe, run)
         decide_causality(probe, run)
+        decide_window(probe, run)
     decide_weights(probe, run)
     note_biases(probe)
     keep_dtypes(probe, run)

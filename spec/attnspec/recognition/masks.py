@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..conformance.caller import made_with
 from . import documented
 from .experiments import Probe, attempt, rows_changed
 from .findings import How
@@ -110,6 +111,8 @@ def _search(probe: Probe, see: See, sizes: tuple[int, int, int]) -> tuple[list[F
     declared, causal = probe.declaration, probe.space.causal == "always"
     kinds = [k for k in KINDS if declared.mask in (None, k[0]) and declared.mask_dtype in (None, k[1])]
     forms = (declared.mask_shape,) if declared.mask_shape else FORMS
+    if "mask" in made_with(declared) and not declared.mask_shape:
+        forms = ("q_len kv_len",)  # A mask given at construction knows no batch.
     arguments = {name: word for name, word in declared.arguments.items() if name != "padding"}
     found, running = [], []
     for kind in kinds:

@@ -54,7 +54,9 @@ NEW_NAMES: dict[str, tuple[str, ...]] = {
         "num_kv_head kv_head"
     ),
     "group": _words("group group_size n_rep num_groups_per_head"),
-    "d_k": _words("d_k head_dim dim_head d_head head_size d_key d_qk"),
+    "d_k": _words(
+        "d_k head_dim dim_head d_head head_size d_key d_qk d_kv kv_channels head_width dim_per_head"
+    ),
     "d_v": _words("d_v d_value"),
     "dropout": _words(
         "dropout dropout_p attn_dropout attn_pdrop dropout_prob attention_probs_dropout_prob "
@@ -93,7 +95,7 @@ WEIGHT_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "qkv": _words(
         "qkv qkv_proj to_qkv c_attn W_qkv Wqkv in_proj w_qkv qkv_linear qkv_projection "
-        "query_key_value attn proj_qkv W_pack qkv_layer linear_qkv"
+        "query_key_value attn proj_qkv W_pack qkv_layer linear_qkv packed_proj"
     ),
     "kv": _words("kv to_kv kv_proj W_kv w_kv kv_linear Wkv key_value"),
 }
@@ -144,6 +146,13 @@ NEUTRAL_ARGUMENTS: dict[str, str] = {
 # Parameters of a call that choose a form of the output, and the value that gives the contract's.
 CALL_CONSTANTS: dict[str, str] = {"average_attn_weights": "False"}
 
+# Parameters of a constructor that choose what a call may choose as well.
+OPTION_NAMES: dict[str, tuple[str, ...]] = {
+    "causal": _words("causal is_causal use_causal_mask causal_mask masked autoregressive use_mask"),
+    "mask": _words("mask attn_mask attention_mask causal_mask"),
+    "window": _words("window window_size local_window sliding_window attention_window window_len"),
+}
+
 # Parameters of a constructor that are no size, and a value for a test.
 NEW_CONSTANTS: dict[str, str] = {
     "layer_idx": "0",
@@ -163,8 +172,6 @@ NEW_CONSTANTS: dict[str, str] = {
     "rms_norm_eps": "1e-6",
     "norm_eps": "1e-5",
     "eps": "1e-5",
-    "is_causal": "False",
-    "causal": "False",
     "add_zero_attn": "False",
     "output_attentions": "False",
     "mlp_ratio": "4",
@@ -190,6 +197,9 @@ CONFIG_NAMES = (
     "c",
     "hp",
 )
+
+# A parameter with one of these parts in its path is a bias by position; zeros undo it.
+POSITION_PARAMETERS = ("relative_attention_bias", "relative_position_bias", "rel_pos_bias", "rel_bias")
 
 # A buffer with one of these parts in its path holds positions; the number undoes them.
 POSITION_BUFFERS: dict[str, float] = {

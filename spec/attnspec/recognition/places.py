@@ -239,14 +239,15 @@ def _role(
         return [{f"W_{role}": f"{path} : {axes}", **biased}]
     shape = tuple(tensors[path].shape)
     ways = [axes for axes in AXES[role] if shape_of(axes, sizes) == shape]
-    return [{f"W_{role}": f"{path} : {axes}", **bias_place(role, bias, axes)} for axes in ways]
+    shaped = bias is not None and tensors[bias].dim() > 1
+    return [{f"W_{role}": f"{path} : {axes}", **bias_place(role, bias, axes, shaped=shaped)} for axes in ways]
 
 
-def bias_place(role: str, bias: str | None, axes: str) -> Places:
+def bias_place(role: str, bias: str | None, axes: str, *, shaped: bool = False) -> Places:
     """Return the place of a bias, stored as the rows of its matrix are; none is no place."""
     if bias is None:
         return {}
-    if len(role) == 1:
+    if len(role) == 1 and not shaped:
         return {f"b_{role}": bias}
     kept = [word for word in axes.split() if word != "d_model"]
     return {f"b_{role}": f"{bias} : {' '.join(kept)}"}

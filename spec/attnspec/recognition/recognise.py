@@ -12,11 +12,13 @@ from ..conformance.layer_subject import LayerSubject
 from ..conformance.subject import CoreSubject
 from ..declaration import Declaration
 from ..loading import Target
-from . import construct, core_probes, layer_probes
-from .construct import argument_words, fixed_sizes, new_expression
+from . import core_probes, layer_probes
+from .construct import argument_words, new_expression
 from .experiments import Probe
 from .findings import Recognition
+from .instance import fixed_sizes
 from .names import CALL_NAMES, NEW_NAMES, match_names, names_in_call, parameters_of
+from .written import config_parameter
 
 # Built-in functions have no signature that Python could read.
 KNOWN_CALLS: dict[Any, str] = {
@@ -73,11 +75,17 @@ def guess_contract(target: Target, declared: Declaration) -> str:
         names = parameters_of(found)
         if (
             {"d_model", "heads"} <= set(match_names(names, NEW_NAMES))
-            or construct.config_parameter(names)
+            or config_parameter(names)
             or declared.arguments
         ):
             return "core" if declared.arguments else "layer"
     example = _example(found)
+    arguments = match_names(parameters_of(found), CALL_NAMES) if callable(found) else {}
+    if inspect.isfunction(found) and not {"key", "value"} & set(arguments):
+        example = (
+            "a function over an input and its weights goes into a module class that holds the weights; any "
+            f"other by its call, {example}"
+        )
     raise TargetError(
         f"{target.name}: neither an attention function (query, key, value, ...) nor a module class;"
         f" it is a {type(found).__name__}{_signature(found)}\n  say what it is: {example}"

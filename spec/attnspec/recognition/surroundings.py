@@ -19,7 +19,7 @@ from ..declaration import Declaration
 from . import documented
 from .experiments import Probe, attempt, distance, rows_changed
 from .findings import How
-from .names import POSITION_BUFFERS
+from .names import POSITION_BUFFERS, POSITION_PARAMETERS
 from .places import Places, candidate_places, unnamed_places
 from .roles import places_by_gradient
 
@@ -190,15 +190,18 @@ def _is_module(module: nn.Module, path: str) -> bool:
 
 
 def _positions(module: nn.Module) -> dict[str, float]:
-    """Return the buffers that hold positions, with the number that undoes each."""
+    """Return the buffers and parameters that hold positions, with the number that undoes each."""
     held = {name: t for name, t in module.named_buffers() if t.is_floating_point()}
+    learnt = [
+        n for n, _ in module.named_parameters() if any(word in n.lower() for word in POSITION_PARAMETERS)
+    ]
     for prefix, inner in module.named_modules():
         held |= {
             f"{prefix}.{n}".lstrip("."): t
             for n, t in vars(inner).items()
             if isinstance(t, torch.Tensor) and t.is_floating_point()
         }
-    found = {}
+    found = dict.fromkeys(learnt, 0.0)
     for path in held:
         last = path.rpartition(".")[2].lower()
         number = next((number for part, number in POSITION_BUFFERS.items() if part in last), None)

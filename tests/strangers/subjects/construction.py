@@ -8,13 +8,15 @@ import torch
 from torch import nn
 
 
-def attend(q, k, v, mask=None, *, scale=None):
+def attend(q, k, v, mask=None, *, scale=None, dropout=None):
     """Batch heads seq d; a mask that is 0 where nobody may look; rows that see nothing are zero."""
     scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
     if mask is None:
-        return scores.softmax(-1) @ v
-    weights = scores.masked_fill(mask == 0, float("-inf")).softmax(-1)
-    return torch.where(mask == 0, torch.zeros_like(weights), weights) @ v
+        weights = scores.softmax(-1)
+    else:
+        weights = scores.masked_fill(mask == 0, float("-inf")).softmax(-1)
+        weights = torch.where(mask == 0, torch.zeros_like(weights), weights)
+    return (weights if dropout is None else dropout(weights)) @ v
 
 
 def heads_of(x, heads):
@@ -252,7 +254,7 @@ class AttributeConfig(nn.Module):
         q, k, v = (
             heads_of(w(hidden_states), self.num_attention_heads) for w in (self.query, self.key, self.value)
         )
-        return (self.dense(merged(attend(q, k, v, attention_mask))),)
+        return (self.dense(merged(attend(q, k, v, attention_mask, dropout=self.dropout))),)
 
 
 class Grouped(nn.Module):

@@ -135,3 +135,30 @@ def always_causal(q, k, v):
     scores = scores_of(q, k, None)
     hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1 + k.shape[2] - q.shape[2])
     return scores.masked_fill(hidden, float("-inf")).softmax(-1).masked_fill(hidden, 0.0) @ v
+
+
+def module_dropout(query, key, value, mask=None, dropout=None):
+    """A teaching core whose dropout is a module."""
+    scores = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
+    if mask is not None:
+        scores = scores.masked_fill(mask == 0, float("-inf"))
+    weights = scores.softmax(-1)
+    if mask is not None:
+        weights = torch.where(mask == 0, torch.zeros_like(weights), weights)
+    if dropout is not None:
+        weights = dropout(weights)
+    return weights @ value, weights
+
+
+def module_dropout_forgotten(query, key, value, mask=None, dropout=None):
+    """The mistake: dropout is taken and not applied."""
+    return module_dropout(query, key, value, mask)
+
+
+def registered_not_moved(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
+    """The mistake: a function as transformers registers them that leaves heads before positions."""
+    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = scores.softmax(-1)
+    return weights @ value, weights
