@@ -119,6 +119,43 @@ class CausalBufferFromTheFirstCall(Layer):
 
 
 @defect(
+    "state/mutation",
+    "common learner error",
+    "state.second_call",
+    case="a call with a mask, then one of the same sizes without",
+    place="mask_scores",
+)
+class MaskKeptForTheNextCall(Layer):
+    """The mask of the latest call stays on the module, and serves calls of the same sizes without one."""
+
+    kept = None
+
+    def attend(self, q, k, v, options):
+        if options.get("mask") is not None:
+            self.kept = options["mask"]
+        elif self.kept is not None and self.kept.shape[-2:] == (q.shape[2], k.shape[2]):
+            options = {**options, "mask": self.kept if self.kept.shape[0] in (1, q.shape[0]) else None}
+        return super().attend(q, k, v, options)
+
+
+@defect(
+    "state/mutation",
+    "common learner error",
+    "state.second_call",
+    case="a call with a scale, then one without",
+    place="scale_scores",
+)
+class ScaleSticks(Layer):
+    """A scale that was handed over once becomes the default."""
+
+    kept = None
+
+    def attend(self, q, k, v, options):
+        self.kept = options.get("scale") or self.kept
+        return super().attend(q, k, v, {**options, "scale": self.kept})
+
+
+@defect(
     "cache",
     "B138 huggingface/transformers#37078",
     "state.second_call",

@@ -140,6 +140,20 @@ def test_stacks_convolutions_heads_and_groups():
     assert (grouped["W_q"].split(".")[0], grouped["W_o"].split(".")[0]) == ("three", "two")
 
 
+class LeavesOneOut(Separate):
+    """The last head is lost on the way."""
+
+    def forward(self, x):
+        mixed = attend(self.a(x), self.b(x), self.c(x), 3)
+        return self.d(torch.cat([mixed[..., :10], torch.zeros_like(mixed[..., 10:])], -1))
+
+
+def test_rows_that_nothing_comes_of_do_not_hide_the_others():
+    torch.manual_seed(7)
+    places = found_in(LeavesOneOut("qkvo"))
+    assert [places[f"W_{role}"].split(".")[0] for role in "qkvo"] == ["a", "b", "c", "d"]
+
+
 class Factors(Separate):
     """Every projection is a product of two matrices: none of them is a canonical weight."""
 

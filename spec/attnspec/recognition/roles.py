@@ -113,7 +113,7 @@ def _readings(
         read = _roles(rows, inputs, grouped=group > 1)
         if read is None:
             continue
-        role = "".join(dict.fromkeys(read[0]))
+        role = "".join(dict.fromkeys(role for role in read[0] if role != "?"))
         for axes in AXES.get("".join(sorted(role, key="qkv".index)), ()):
             fits = shape_of(axes, sizes) == tuple(grad.shape) and _position(axes, "d_model") == axis
             if fits and _same_layout(*read, _expected(role, axes, sizes), group):
@@ -135,15 +135,21 @@ def _along(rows: Tensor, basis: Tensor) -> Tensor | None:
 
 
 def _roles(rows: Tensor, inputs: Tensor, *, grouped: bool) -> tuple[list[str], Tensor] | None:
-    """Return whose projection each row belongs to, and its coefficients; None if some row is nobody's."""
+    """Return whose projection each row belongs to, and its coefficients; None if rows are no sums of inputs.
+
+    A row that nothing comes of, as of a head that the code leaves out, may be anybody's: `?`.
+    """
     found = _along(rows, inputs)
-    if found is None or bool((found.norm(dim=-1) <= NOTHING * found.norm()).any()):
+    if found is None:
         return None
-    unit = found / found.norm(dim=-1, keepdim=True)
+    size = found.norm(dim=-1, keepdim=True)
+    unit = found / size.where(size > NOTHING * found.norm(), torch.inf)
     unit = torch.where(unit.sum(-1, keepdim=True) < 0, -unit, unit)
     roles = []
     for row in unit:
-        if row[:-1].norm() <= NOTHING:
+        if not bool(row.any()):
+            roles.append("?")
+        elif row[:-1].norm() <= NOTHING:
             roles.append("q")
         elif row.sum().abs() <= NOTHING or (bool((row < -NOTHING).any()) and not grouped):
             roles.append("k")
@@ -170,7 +176,7 @@ def _expected(role: str, axes: str, sizes: Mapping[str, int]) -> list[Label]:
 
 def _same_layout(roles: list[str], rows: Tensor, expected: list[Label], group: int) -> bool:
     """Return whether rows have the expected roles, and whether values of one head are mixed alike."""
-    if roles != [part for part, _ in expected]:
+    if any(role not in (part, "?") for role, (part, _) in zip(roles, expected, strict=True)):
         return False
     heads = {label for label in expected if label[0] == "v"}
     return all(_rank(rows[[label == head for label in expected]]) <= group for head in heads)

@@ -11,9 +11,11 @@ from ..bound_layer import layer_bound
 from ..check import check
 from ..failures import NotApplicable, SubjectError, Violation
 from ..recipes import Recipe
+from ..turns import turns
 
 OPTIONS = {
     "lengths": ((3, 4), (4, 4), (2, 7)),
+    "widths": ((5, 5), (64, 64), (3, 7)),
     "mask": (None, "random", "padding"),
     "causal": (False, True),
     "bias": (None, "hqk"),
@@ -200,6 +202,7 @@ def check_second_call(subject, case):
         ),
         # float64 where it runs: an inexact half precision is no fault of an earlier call.
         *(case.replace(dtype=d, mask=None) for d in [d for d in subject.space.dtypes if d != case.dtype][:1]),
+        *turns(subject.space, case, 3),
     ]
     for other in others:
         fitted = subject.space.fit(other)
@@ -227,6 +230,7 @@ def check_layer_second_call(subject, case):
         case.replace(batch=case.batch + 2),
         case.replace(q_len=2, kv_len=2),
         case,
+        *turns(subject.space, case, 5),
     ]
     for other in others:
         fitted = subject.space.fit(other)
