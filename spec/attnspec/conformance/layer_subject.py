@@ -50,16 +50,7 @@ class LayerSubject:
                   options: Mapping[str, Any] | None = None) -> nn.Module:  # fmt: skip
         """Construct the user's module with its own initial weights.
 
-        Args:
-            d_model: And the other sizes, by the contract's names.
-            heads: See `d_model`.
-            kv_heads: See `d_model`.
-            d_k: See `d_model`.
-            d_v: See `d_model`.
-            bias: Whether projections have one.
-            dropout: Its rate.
-            max_len: The longest sequence that it will see.
-            options: Of a call, where the constructor takes them: `causal`, `mask`, `window`.
+        The sizes have the contract's names; `options` are those of a call that the constructor takes instead.
 
         Raises:
             SubjectError: If the constructor raises.

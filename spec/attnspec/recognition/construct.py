@@ -30,6 +30,8 @@ TWICE = dict.fromkeys(
     ),
     "d_model",
 )
+# What a constructor gets that must be told an option which the call takes as well.
+UNUSED = {"causal": "False", "mask": "None", "window": "max_len"}
 SUPPLIED = "d_model heads kv_heads d_k d_v bias dropout max_len causal mask window"
 
 
@@ -81,8 +83,8 @@ def argument_words(
         meaning = by_parameter.get(name) or TWICE.get(name) or _further(name, by_parameter)
         required = p.default is p.empty
         option = option_word(name, p) if meaning is None else None
-        if option is not None and option[0] not in called:
-            words.append(f"{name}={option[1]}")
+        if option is not None and (required or option[0] not in called):
+            words.append(f"{name}={UNUSED[option[0]] if option[0] in called else option[1]}")
             continue
         if meaning == "batch_first":
             meaning = "True"
@@ -134,7 +136,9 @@ def _with_config(target: Target, config: str, parameters: Mapping[str, inspect.P
     cls = config_class(target, parameters[config])
     inner = _from_class(target, cls) if cls is not None else _from_source(target, config)
     rest = {name: p for name, p in parameters.items() if name != config}
-    words, missing = argument_words(rest, called=called_with(target.object))
+    # Modules of transformers leave causality to the mask of the call, whatever their constructor says.
+    called = frozenset(MADE_WITH) if hasattr(cls, "_attn_implementation") else called_with(target.object)
+    words, missing = argument_words(rest, called=called)
     if missing:
         raise _cannot(target, missing[0], [f"{config}=..."])
     return f"_target({', '.join([inner, *words])})"
