@@ -9,7 +9,7 @@ from .._clauses import Clause, Level
 from .._table import STAGES
 from ..fingerprints import Match, explains, identify, match_exception
 from ..trace import Departure
-from ..trace.target import departure_line, departure_of
+from ..trace.departure import departure_line, departure_of
 from .cases import Case
 from .failures import NotApplicable, SubjectError
 from .layer_subject import LayerSubject
@@ -63,7 +63,7 @@ def _name_cause(clause: Clause, failure: Failure, recognition: Any) -> Failure:
     if inputs is None and (clause.level == Level.SHOULD or clause.chapter in OTHER_MATTERS):
         return failure
     try:
-        cause = _cause(case, recognition)
+        cause = _cause(case, recognition, inputs)
         match = cause.match
         if match is not None and not _explains(match, trouble, inputs, recognition):
             return failure
@@ -80,7 +80,7 @@ def _name_cause(clause: Clause, failure: Failure, recognition: Any) -> Failure:
     )
 
 
-def _cause(case: Case, recognition: Any) -> Cause:
+def _cause(case: Case, recognition: Any, inputs: Any) -> Cause:
     """Name the mistake and find the line; cases with the same options are asked about once."""
     known = _CAUSES.setdefault(recognition.subject, {})
     given = [getattr(case, name) is None for name in ("mask", "bias", "window", "softcap", "scale")]
@@ -100,7 +100,7 @@ def _cause(case: Case, recognition: Any) -> Cause:
             match = identify(recognition.subject, case, layer=isinstance(recognition.subject, LayerSubject))
         except (SubjectError, NotApplicable):
             match = None
-        known[key] = Cause(match, departure_of(recognition, case))
+        known[key] = Cause(match, departure_of(recognition, case, inputs))
     return known[key]
 
 

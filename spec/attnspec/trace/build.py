@@ -18,12 +18,13 @@ from .verdict import Verdict
 _ROLE_WORDS = {"q": "query", "k": "key", "v": "value"}
 
 
-def trace_runs(runs: Sequence[Run], *, title: str = "") -> Trace:
+def trace_runs(runs: Sequence[Run], *, title: str = "", inexact: bool = False) -> Trace:
     """Record runs of the same code with different sizes and return its table.
 
     Args:
         runs: The runs; three with sizes as `prime_sizes` gives them tell every axis from every other.
         title: What is traced, for headings.
+        inexact: Whether the runs are known to be less exact than their dtype allows.
 
     Raises:
         ValueError: If there are no runs.
@@ -35,7 +36,7 @@ def trace_runs(runs: Sequence[Run], *, title: str = "") -> Trace:
     table = Rows(solver, readings, chosen)
     rows = tuple(table.row(group) for group in groups.values())
     numbers = {key: i for i, key in enumerate(groups)}
-    verdict = blame(readings[chosen])
+    verdict = blame(readings[chosen], inexact=inexact)
     departure = _departure(readings[chosen], verdict, rows, numbers, solver)
     contract = _contract(readings[chosen], rows, solver, verdict)
     failure = _failure(readings, rows, numbers, contract)

@@ -136,10 +136,10 @@ def _roles(
     floating = {
         n: t for n, t in inputs.items() if t.is_floating_point() and "mask" not in n and "bias" not in n
     }
-    if not layer:
+    if f"{FIRST}:q" not in steps:
         named = [t.detach().cpu().to(torch.float64) for t in floating.values()]
         return dict(zip(ROLES, named[:3], strict=True))
-    for name, tensor in floating.items():
+    for name, tensor in floating.items() if layer else ():
         if tensor.dim() == 3:
             same = tensor.shape[1] == sizes["q_len"]
             axes = ("batch", "q_len" if same else "kv_len", "d_model")

@@ -92,6 +92,10 @@ class Matcher:
             return None
         if _close(laid, factor * ref, allowed * abs(factor)):
             return Match(mark.name, (), factor)
+        if mark.name in ("v", "v shared"):
+            found = self._as_seen_values(laid, mark, allowed)
+            if found is not None:
+                return found
         if mark.name.startswith("input") or mark.name in ("qkv", "kv"):
             return None
         positions = [i for i, axis in enumerate(mark.axes) if axis in ("batch", "q_len", "kv_len")]
@@ -102,6 +106,18 @@ class Matcher:
         if isfinite(factor) and factor != 0 and _close(moved, factor * still, allowed * abs(factor)):
             return Match(mark.name, (), factor, "offset")
         return None
+
+    def _as_seen_values(self, laid: Tensor, mark: Landmark, allowed: float) -> Match | None:
+        """Values that no query sees may be zero: they do not matter."""
+        seen = self.chart.visible.any(-2)
+        if mark.name == "v" and seen.dim() > mark.value.dim() - 1:
+            seen = seen.any(2)
+        if bool(seen.all()) or not bool(seen.any()):
+            return None
+        zero = laid[~seen] == 0
+        same = (laid[~seen] - mark.value[~seen]).abs() <= allowed
+        right = _close(laid[seen], mark.value[seen], allowed) and bool((zero | same).all())
+        return Match(mark.name, ()) if right else None
 
     def _as_factor(self, laid: Tensor, mark: Landmark, allowed: float) -> Match | None:
         return self._as_value(laid, mark, allowed, free=True)
@@ -114,6 +130,8 @@ class Matcher:
             mine, other = (_centred(t, seen) if shifted else t.masked_fill(~seen, 0.0) for t in (laid, ref))
             power = float((other * other).sum())
             factor = float((mine * other).sum()) / power if power else 0.0
+            if shifted and power <= allowed**2 * other.numel():  # one key each: no factor can be told
+                factor = self.chart.scale
             if not isfinite(factor) or factor == 0 or not _close(mine, factor * other, allowed * abs(factor)):
                 continue
             if not self.chart.masked:
@@ -182,7 +200,9 @@ class Matcher:
             return None
         anchor = int(torch.where(usable, flat.abs(), torch.full_like(flat, -1.0)).argmax())
         peak, where = float(flat.flatten()[anchor]), torch.unravel_index(torch.tensor(anchor), flat.shape)
-        allowed = tolerance * self._rms[mark.name]
+        # A slice may be far smaller than the whole: it must be right next to its own size.
+        own = float(flat[usable].square().mean().sqrt())
+        allowed = tolerance * min(self._rms[mark.name], own)
         scale = self.chart.scale
         factors = (1.0, scale, abs(scale) ** 0.5) if mark.kind in ("factor", "scores") else (1.0,)
         for factor in factors:

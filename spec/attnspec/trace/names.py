@@ -25,14 +25,24 @@ def role_in(word: str) -> str | None:
 
 
 def assigned_role(sight: Sight, output: int) -> str | None:
-    """Return the role that the variable on the left of an event's line is named after."""
+    """Return the role that the variable on the left of an event's line is named after.
+
+    Where the line is in a function that returns it, the function's own name says it.
+    """
     found = _TARGETS.match(sight.event.place.source)
     if found is None:
-        return None
+        return _function_role(sight.event)
     targets = [t.strip() for t in found.group(1).split(",")]
     if len(targets) == 1:
         return role_in(targets[0])
     return role_in(targets[output]) if output < len(targets) == len(sight.event.outputs) else None
+
+
+def _function_role(event: Event) -> str | None:
+    if not event.place.source.startswith("return"):
+        return None
+    function = event.place.site[event.place.depth][1].rpartition(".")[2]
+    return role_in(function)
 
 
 def weight_role(run: Run, event: Event) -> str | None:

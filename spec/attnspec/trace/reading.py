@@ -38,6 +38,8 @@ _MOVE_NAMES = """
     repeat_interleave tile roll
 """
 MOVES = frozenset(_MOVE_NAMES.split())
+_PRODUCT_NAMES = "matmul bmm einsum baddbmm linear mm addmm tensordot inner mul"
+PRODUCTS = frozenset(_PRODUCT_NAMES.split())
 
 
 @dataclass(slots=True)
@@ -137,7 +139,16 @@ def same_values(mine: Tensor, ref: Tensor, tolerance: float) -> bool:
 
 def _acquit(reading: Reading) -> list[bool]:
     """An event is good if its result is a landmark, or if anything that uses it is good."""
-    good = [s.trusted or any(m.sound for found in s.outputs for m in found) for s in reading.sights]
+    chance = _by_chance(reading.sights)
+    good = [
+        s.trusted
+        or any(
+            m.sound and not (s.event.index in chance and m.landmark[0] in PROJECTIONS)
+            for found in s.outputs
+            for m in found
+        )
+        for s in reading.sights
+    ]
     for sight in reversed(reading.sights):
         if good[sight.event.index] and sight.event.data:
             for tensor in sight.event.inputs:
@@ -145,6 +156,20 @@ def _acquit(reading: Reading) -> list[bool]:
                     if source is not None and source < sight.event.index:
                         good[source] = True
     return good
+
+
+def _by_chance(sights: list[Sight]) -> set[int]:
+    """Return the events whose result may equal queries, keys or values only by chance.
+
+    A product of two tensors that are attended over is no projection, though one weight of 1 gives one back.
+    """
+    found = set[int]()
+    for sight in sights:
+        given = [t for t in sight.event.inputs if t.data and "float" in t.dtype]
+        moved = sight.event.op in MOVES and any(t.producer in found for t in given)
+        if moved or (sight.event.op in PRODUCTS and len({id(t.value) for t in given}) > 1):
+            found.add(sight.event.index)
+    return found
 
 
 def stages_of(found: tuple[Match, ...], sight: Sight, chart: Chart) -> tuple[str, ...]:
@@ -187,7 +212,7 @@ def _stages(match: Match, sight: Sight, chart: Chart) -> tuple[str, ...]:
 
 def is_scaled(factor: float, scale: float) -> bool:
     """Whether scores carry the contract's factor, in base e or 2."""
-    return any(abs(factor / scale - base) < 1e-3 for base in (1.0, LOG2_E))
+    return any(abs(factor - base * scale) < 1e-3 * abs(scale) for base in (1.0, LOG2_E))
 
 
 def _moved(match: Match, role: str) -> str:

@@ -4,7 +4,6 @@ import copy
 import inspect
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from .. import oracle
 from .._errors import TargetError
+from .._inputs import LayerInputs
 from ..conformance.cases import Case
 from ..conformance.failures import NotApplicable, SubjectError
 from ..conformance.layer_subject import LayerSubject
@@ -19,9 +19,12 @@ from ..conformance.script import LastCall
 from ..declaration import Declaration
 from ..loading import load_target
 from .build import trace_runs
+from .landmarks import FIRST
 from .record import Run
 from .solve import prime_sizes
-from .table import Departure, Trace
+from .table import Trace
+
+AXES = ("batch", "heads", "kv_heads", "q_len", "kv_len", "d_k", "d_v")
 
 
 def trace_target(text: str, declared: Declaration) -> Trace:
@@ -121,64 +124,52 @@ def trace_recognised(
 def _run(recognition: Any, sizes: Mapping[str, int], fields: dict[str, Any]) -> Run | None:
     subject, space = recognition.subject, recognition.space
     dtype = "float64" if "float64" in space.dtypes else space.dtypes[0]
-    known: dict[str, Any] = {
-        k: v for k, v in sizes.items() if k in ("batch", "heads", "kv_heads", "q_len", "kv_len", "d_k", "d_v")
-    }
+    known: dict[str, Any] = {k: v for k, v in sizes.items() if k in AXES}
     case = space.fit(Case(**known, dtype=dtype, seed=5, **{k: v for k, v in fields.items() if v is not None}))
     if case is None:
         return None
-    layer = isinstance(subject, LayerSubject)
-    LastCall.again = None
-    inputs: Any = subject.layer_inputs(case) if layer else case.core_inputs()
+    inputs: Any = subject.layer_inputs(case) if isinstance(subject, LayerSubject) else case.core_inputs()
     try:
-        (subject.run_layer if layer else subject.run)(inputs)
+        return run_on(subject, inputs, sizes)
     except NotApplicable:
         return None
+
+
+def run_on(subject: Any, inputs: Any, sizes: Mapping[str, int] | None = None) -> Run:
+    """Return the run of one call; names of axes that `sizes` adds are kept."""
+    layer = isinstance(inputs, LayerInputs)
+    LastCall.again = None
+    try:
+        (subject.run_layer if layer else subject.run)(inputs)
     except SubjectError:
         # Code that fails half-way is traced up to where it does.
         if LastCall.again is None:
             raise
     assert LastCall.again is not None
-    steps = oracle.layer(inputs).steps if layer else oracle.core(inputs).steps
+    steps = oracle.layer(inputs).steps if layer else oracle.core(inputs).steps | _heads_of(inputs)
     given = {name: value for name, value in LastCall.given.items() if isinstance(value, Tensor)}
     weights: dict[str, Tensor] = {}
     if isinstance(LastCall.function, nn.Module):
         weights = dict(LastCall.function.named_parameters())
     if layer:
         weights |= inputs.weights.tensors()
-    fitted = {**sizes, **{k: getattr(case, k) for k in known}, "d_model": case.d_model}
-    return Run(fitted, LastCall.again, given, weights, steps)
+    return Run({**(sizes or {}), **_sizes_of(inputs)}, LastCall.again, given, weights, steps)
 
 
-def departure_of(recognition: Any, case: Case) -> Departure | None:
-    """Return where code first departs from the contract on cases like a failing one; None if nowhere."""
-    layer, space = isinstance(recognition.subject, LayerSubject), recognition.space
-    cross = space.has("cross") and (case.q_len != case.kv_len or case.sources != "self")
-    options = {name: getattr(case, name) for name in ("scale", "bias", "window", "softcap")}
-    if layer and cross:
-        options["sources"] = case.sources if case.sources != "self" else space.sources[-1]
-    try:
-        found = trace_recognised(
-            recognition,
-            mask="dead" if case.mask == "nothing" else case.mask,
-            causal=case.causal and space.causal == "flag",
-            grouped=case.kv_heads != case.heads,
-            cross=cross,
-            runs=1,
-            options=options,
-        )
-    except (TargetError, SubjectError, NotApplicable):
-        return None
-    return found.departure
+def _heads_of(inputs: Any) -> dict[str, Tensor]:
+    """Return what a core is given as the rows that end with it, in the contract's axes."""
+    pairs = (("q", inputs.query), ("k", inputs.key), ("v", inputs.value))
+    return {f"{FIRST}:{role}": tensor.detach().cpu().to(torch.float64) for role, tensor in pairs}
 
 
-def departure_line(departure: Departure) -> str:
-    """Return a departure in one line: file, line, source, and what is wrong there."""
-    source = f"  {departure.source.strip()}" if departure.source else ""
-    place = f"{Path(departure.file).name}:{departure.line}{source}" if departure.file else departure.name
-    said = (
-        departure.text.removeprefix(f"{Path(departure.file).name}:{departure.line} ")
-        if departure.file
-        else ""
-    )
-    return f"{place}  ({said})" if said else place
+def _sizes_of(inputs: Any) -> dict[str, int]:
+    """Return the size of each axis of one call by the contract's names."""
+    if not isinstance(inputs, LayerInputs):
+        sizes = dict(inputs.sizes)
+        return sizes | {"d_model": sizes["heads"] * sizes["d_k"]}
+    weights = inputs.weights
+    return {
+        "batch": inputs.query.shape[0], "q_len": inputs.query.shape[1], "kv_len": inputs.key_input.shape[1],
+        "heads": weights.heads, "kv_heads": weights.kv_heads, "group": weights.heads // weights.kv_heads,
+        "d_k": weights.d_k, "d_v": weights.d_v, "d_model": weights.d_model,
+    }  # fmt: skip
