@@ -163,7 +163,7 @@ class ScaleIsAFloat32Tensor(Core):
         return scores / float(torch.sqrt(torch.tensor(query.shape[-1], dtype=torch.float32)))
 
 
-@defect("dtype", "common learner error", "dtype.float16", place="mask_scores", case="float16, long rows")
+@defect("dtype", "common learner error", "dtype.float16", place="normalise", case="float16, long rows")
 class WeightsFlushedInFloat16(Core):
     """In float16 weights below a thousandth are flushed to zero."""
 

@@ -161,7 +161,12 @@ class FilledWithTheLeastNumber(Core):
 
 
 @defect(
-    "mask", "common learner error", "mask.extremes", "mask.dead_row.zero", case="visible scores below -1e4"
+    "mask",
+    "common learner error",
+    "mask.extremes",
+    "mask.dead_row.zero",
+    case="visible scores below -1e4",
+    place="mask_scores",
 )
 class AdditiveTenThousand(Core):
     """The BERT form: `(1 - mask) * -10000` is added."""
@@ -298,7 +303,7 @@ class MaskAxesSwappedWhenTheyFit(Core):
         return mask.transpose(0, 1) if swap else mask
 
 
-@defect("mask", "common learner error", "mask.value", place="aggregate_values", case="a hidden key")
+@defect("mask", "common learner error", "mask.value", place="mask_scores", case="a hidden key")
 class MaskOnTheValues(Core):
     """Hidden values are zeroed, hidden scores still take part in the softmax."""
 

@@ -309,7 +309,7 @@ class LowScoresAreTakenForMasked(Core):
     "dtype.float16",
     precision="fused",
     case="bfloat16",
-    place="normalise",
+    place="scale_scores",
 )
 class SaysFusedAndIsNot(Core):
     """Declares that scores stay in float32, and stores them in the input's dtype."""

@@ -192,9 +192,7 @@ class BiasIsScaled(Core):
         return super().scale_scores(scores, query, call)
 
 
-@defect(
-    "scale", "common learner error", "value.constant", "value.plain", place="aggregate_values", case="d_k=4"
-)
+@defect("scale", "common learner error", "value.constant", "value.plain", place="scale_scores", case="d_k=4")
 class WeightsAreScaled(Core):
     """The scale is applied after the softmax."""
 

@@ -17,7 +17,9 @@ class HidesKeys(Core):
         return super().visible(query, key, call) & ~self.lost(key.shape[2])
 
 
-@defect("edge-size", "B151 jax-ml/jax#27224", "size.tail", "size.blocks", case="kv_len=65", place="scores")
+@defect(
+    "edge-size", "B151 jax-ml/jax#27224", "size.tail", "size.blocks", case="kv_len=65", place="mask_scores"
+)
 class TailOf64Dropped(HidesKeys):
     """Keys past the last whole block of 64 are lost."""
 
@@ -25,7 +27,9 @@ class TailOf64Dropped(HidesKeys):
         return torch.arange(kv_len) >= (kv_len // 64 * 64 if kv_len > 64 else kv_len)
 
 
-@defect("edge-size", "B151 jax-ml/jax#27224", "size.tail", "size.blocks", case="kv_len=129", place="scores")
+@defect(
+    "edge-size", "B151 jax-ml/jax#27224", "size.tail", "size.blocks", case="kv_len=129", place="mask_scores"
+)
 class TailOf128Dropped(HidesKeys):
     """Keys past the last whole block of 128 are lost."""
 
@@ -33,7 +37,7 @@ class TailOf128Dropped(HidesKeys):
         return torch.arange(kv_len) >= (kv_len // 128 * 128 if kv_len > 128 else kv_len)
 
 
-@defect("edge-size", "seeded-defects.md", "size.tail", "size.blocks", case="kv_len=33", place="scores")
+@defect("edge-size", "seeded-defects.md", "size.tail", "size.blocks", case="kv_len=33", place="mask_scores")
 class LastKeyDroppedPast32(HidesKeys):
     """With more than 32 keys the last one is lost."""
 
@@ -41,7 +45,9 @@ class LastKeyDroppedPast32(HidesKeys):
         return torch.arange(kv_len) >= (kv_len - 1 if kv_len > 32 else kv_len)
 
 
-@defect("edge-size", "common learner error", "size.tail", "size.blocks", case="kv_len=16", place="scores")
+@defect(
+    "edge-size", "common learner error", "size.tail", "size.blocks", case="kv_len=16", place="mask_scores"
+)
 class LastKeyDroppedAtMultiplesOf16(HidesKeys):
     """With a whole number of blocks of 16 the last key is lost."""
 
@@ -49,7 +55,9 @@ class LastKeyDroppedAtMultiplesOf16(HidesKeys):
         return torch.arange(kv_len) >= (kv_len - 1 if kv_len % 16 == 0 and kv_len else kv_len)
 
 
-@defect("edge-size", "common learner error", "size.tail", "size.blocks", case="kv_len=1025", place="scores")
+@defect(
+    "edge-size", "common learner error", "size.tail", "size.blocks", case="kv_len=1025", place="mask_scores"
+)
 class KeysPast512Dropped(HidesKeys):
     """A buffer holds 512 keys."""
 
@@ -57,7 +65,9 @@ class KeysPast512Dropped(HidesKeys):
         return torch.arange(kv_len) >= 512
 
 
-@defect("edge-size", "common learner error", "size.tail", "size.blocks", case="kv_len=257", place="scores")
+@defect(
+    "edge-size", "common learner error", "size.tail", "size.blocks", case="kv_len=257", place="mask_scores"
+)
 class FirstKeyOfALaterBlockDropped(HidesKeys):
     """The key at 256 belongs to neither block."""
 
@@ -235,7 +245,7 @@ class OneKeyIsNotNormalised(Core):
         return torch.exp(scores) if scores.shape[-1] == 1 else super().normalise(scores, seen, call)
 
 
-@defect("edge-size", "common learner error", "value.plain", place="scale_scores", case="batch=3")
+@defect("edge-size", "common learner error", "value.plain", place="aggregate_values", case="batch=3")
 class BatchPastTwoUnwritten(Core):
     """Samples past the second keep what the buffer held: zeros."""
 

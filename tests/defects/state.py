@@ -47,7 +47,7 @@ class MaskWrittenIntoTheBias(Core):
     "B041 pytorch/pytorch#130209",
     "bias.with_mask",
     case="a mask of samples",
-    place="add_bias",
+    place="mask_scores",
 )
 class MaskAddedIntoAMatrix(Core):
     """The mask of the first sample and head is merged into one matrix for all."""
@@ -280,7 +280,7 @@ class GlobalSeedSet(Core):
     "B136 facebookresearch/xformers#624",
     "determinism.repeat",
     case="two calls",
-    place="scores",
+    place="scale_scores",
 )
 class NoiseInTheLastBits(Core):
     """Every other call rounds differently."""
