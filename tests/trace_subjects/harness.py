@@ -115,16 +115,25 @@ def fill(module: Any, weights: LayerWeights) -> None:
 
 
 def core_runs(
-    function: Callable[..., Any], *, mask: str | None = None, grouped: bool = False, cross: bool = False
+    function: Callable[..., Any],
+    *,
+    mask: str | None = None,
+    grouped: bool = False,
+    cross: bool = False,
+    bias: bool = False,
+    runs: int = 3,
+    **options: Any,
 ) -> list[Run]:
-    """Make runs of a core `f(query, key, value[, mask])`."""
+    """Make runs of a core `f(query, key, value[, mask][, bias])`; options are the oracle's alone."""
     made = []
-    for s in prime_sizes(grouped=grouped, cross=cross):
+    for s in prime_sizes(grouped=grouped, cross=cross, runs=runs):
         q = draw(s["batch"], s["heads"], s["q_len"], s["d_k"], seed=1)
         k = draw(s["batch"], s["kv_heads"], s["kv_len"], s["d_k"], seed=2)
         v = draw(s["batch"], s["kv_heads"], s["kv_len"], s["d_v"], seed=4)
         seen = mask_of(mask, s)
-        steps = core(CoreInputs(query=q, key=k, value=v, mask=seen)).steps
-        inputs = {"query": q, "key": k, "value": v} | ({} if seen is None else {"mask": seen})
+        added = draw(s["batch"], s["heads"], s["q_len"], s["kv_len"], seed=5) if bias else None
+        steps = core(CoreInputs(query=q, key=k, value=v, mask=seen, bias=added, **options)).steps
+        given = {"query": q, "key": k, "value": v, "mask": seen, "bias": added}
+        inputs = {name: tensor for name, tensor in given.items() if tensor is not None}
         made.append(Run(s, lambda i=inputs: function(*i.values()), inputs, {}, steps))
     return made

@@ -89,3 +89,28 @@ def test_sentence_names_line_shape_and_reason():
 def test_blame_in_a_helper_names_the_caller():
     found = _trace_wrong("wrong_shapes", "ValuesNotProjected").departure
     assert "called from line" in found.text
+
+
+CORES = {n: c for n, c in vars(harness.load("cores")).items() if isinstance(c, type)}
+OPTIONS = ("softcap", "scale", "window", "bias")
+MARKS = harness.marks("cores")
+
+
+def _trace_core(name: str):
+    options = {n: found for n, found in vars(CORES[name]).items() if n in OPTIONS}
+    return trace_runs(harness.core_runs(CORES[name](), mask="some", runs=1, **options))
+
+
+@pytest.mark.parametrize("name", [n for n in CORES if n.startswith("Right")])
+def test_right_core_with_options_is_not_blamed(name):
+    trace = _trace_core(name)
+    assert (trace.correct, trace.departure) == (True, None)
+
+
+@pytest.mark.parametrize("name", [n for n in CORES if not n.startswith("Right")])
+def test_wrong_core_with_options_is_blamed_on_its_row_and_line(name):
+    line, stage = MARKS[name]
+    found = _trace_core(name).departure
+    assert found is not None
+    assert found.stage == stage
+    assert line in (found.line, *found.callers)

@@ -154,6 +154,8 @@ def _between(reading: Reading, suspect: Sight, match: Match) -> Verdict:
     chart, index, op = reading.chart, suspect.event.index, suspect.event.op.rstrip("_")
     assert chart is not None
     capped = "cap" in chart.landmarks and match.landmark == "scores"
+    if capped and op in BENDS and match.hidden == "filled":
+        return Verdict(CAP, index, "it caps what is masked already, and what is hidden gets weight again")
     if capped and op in BENDS:
         return Verdict(CAP, index, "the contract's cap is softcap * tanh(scores / softcap)")
     adds = op in ("add", "sub") and "bias" in chart.landmarks and match.landmark != "bias"
