@@ -20,6 +20,8 @@ def _weights(subject, inputs):
     weights = subject.run(inputs, want_weights=True).weights
     if weights is None:
         raise SubjectError("returned", "no weights, though they were asked for")
+    batch, heads, q_len, _ = inputs.query.shape
+    judge.require_shape(weights, (batch, heads, q_len, inputs.key.shape[2]), what="tensor of weights")
     return weights.detach()
 
 
