@@ -140,6 +140,21 @@ def test_stacks_convolutions_heads_and_groups():
     assert (grouped["W_q"].split(".")[0], grouped["W_o"].split(".")[0]) == ("three", "two")
 
 
+class Rotated(Separate):
+    """Queries and keys are turned by their positions, so that no two rows of a key head are mixed alike."""
+
+    def forward(self, x):
+        position = torch.arange(x.shape[1], dtype=x.dtype)[:, None]
+        turn = torch.cos(position * torch.linspace(0.3, 2.0, 15, dtype=x.dtype))
+        return self.d(attend(self.a(x) * turn, self.b(x) * turn, self.c(x), 3))
+
+
+def test_rotated_keys_are_no_values():
+    torch.manual_seed(8)
+    places = found_in(Rotated("qkvo"))
+    assert [places[f"W_{role}"].split(".")[0] for role in "qkvo"] == ["a", "b", "c", "d"]
+
+
 class LeavesOneOut(Separate):
     """The last head is lost on the way."""
 

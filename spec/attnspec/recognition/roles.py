@@ -14,7 +14,7 @@ not belong to something else, such as the first of two matrices.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import product
+from itertools import permutations, product
 
 import torch
 from torch import Tensor, nn
@@ -113,12 +113,20 @@ def _readings(
         read = _roles(rows, inputs, grouped=group > 1)
         if read is None:
             continue
-        role = "".join(dict.fromkeys(role for role in read[0] if role != "?"))
-        for axes in AXES.get("".join(sorted(role, key="qkv".index)), ()):
-            fits = shape_of(axes, sizes) == tuple(grad.shape) and _position(axes, "d_model") == axis
-            if fits and _same_layout(*read, _expected(role, axes, sizes), group):
-                yield role, axes + tail
-                break
+        for role in _candidates(set(read[0]) - {"?"}):
+            for axes in AXES["".join(sorted(role, key="qkv".index))]:
+                fits = shape_of(axes, sizes) == tuple(grad.shape) and _position(axes, "d_model") == axis
+                if fits and _same_layout(*read, _expected(role, axes, sizes), group):
+                    yield role, axes + tail
+                    break
+
+
+def _candidates(seen: set[str]) -> list[str]:
+    """Return the projections that a matrix may hold, alone or fused in some order, by its rows' roles."""
+    if seen == {"q"}:
+        return ["q"]
+    fused = ["".join(order) for order in permutations("qkv" if "q" in seen else "kv")]
+    return fused if "q" in seen else ["k", "v", *fused]
 
 
 def _position(axes: str, word: str) -> int:
@@ -176,10 +184,17 @@ def _expected(role: str, axes: str, sizes: Mapping[str, int]) -> list[Label]:
 
 def _same_layout(roles: list[str], rows: Tensor, expected: list[Label], group: int) -> bool:
     """Return whether rows have the expected roles, and whether values of one head are mixed alike."""
-    if any(role not in (part, "?") for role, (part, _) in zip(roles, expected, strict=True)):
-        return False
-    heads = {label for label in expected if label[0] == "v"}
-    return all(_rank(rows[[label == head for label in expected]]) <= group for head in heads)
+    at = {part: [n for n, label in enumerate(expected) if label[0] == part] for part, _ in expected}
+    for part, numbers in at.items():
+        labels = {roles[n] for n in numbers} - {"?"}
+        if any((label == "q") != (part == "q") for label in labels):
+            return False
+        heads = {expected[n] for n in numbers}
+        alike = all(_rank(rows[[label == head for label in expected]]) <= group for head in heads)
+        # Keys that are rotated have coefficients of any sign: they are what does not look like values.
+        if part != "q" and (part == "v") != (labels == {"v"} and alike):
+            return False
+    return True
 
 
 def _rank(rows: Tensor) -> int:
