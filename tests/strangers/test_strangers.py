@@ -1,6 +1,7 @@
 """Each subject is recognised, with at most the one line that the message proposes, and judged rightly."""
 
 import statistics
+import subprocess
 import sys
 
 import pytest
@@ -8,6 +9,7 @@ import strangers_table as table
 import torch
 
 from attnspec._clauses import clauses
+from attnspec.conformance.local import LocalSession
 from attnspec.conformance.profiles import Profile
 from attnspec.conformance.runner import run_clause
 from attnspec.declaration import Declaration
@@ -87,6 +89,9 @@ FEW = (
     "masks:TwoMasks",
     "cores:registered",
     "blocks:RotaryInside",
+    "chosen:Causal",
+    "chosen:Window",
+    "scripts:GlobalWidth",
 )
 
 
@@ -99,6 +104,17 @@ def test_what_is_written_down_is_read_back_the_same(row, tmp_path):
     again = recognise(load_target(row.text), read_declarations(tmp_path)[row.text])
     assert again.declaration.weights == found.declaration.weights
     assert again.space == found.space
+
+
+def test_the_script_of_a_failure_runs_where_the_file_imports_its_neighbours(tmp_path):
+    session = LocalSession(f"{table.SUBJECTS}/chosen.py:CausalLate", Declaration(), scripts=str(tmp_path))
+    session.recognise()
+    result = session.run("causal.value")
+    assert result.failure is not None
+    done = subprocess.run(
+        [sys.executable, result.failure.script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "expected there" in done.stdout, done.stderr
 
 
 class TestKnownTruths:
@@ -124,6 +140,18 @@ class TestMessages:
     def test_a_function_that_is_not_understood_gets_an_example_of_its_own(self):
         with pytest.raises(Exception, match="--call 'f\\(a=query, b=key, c=value\\)'"):
             recognise(load_target(f"{table.SUBJECTS}/cores.py:strange_names"), Declaration())
+
+    def test_a_function_over_weights_is_told_where_they_go(self):
+        with pytest.raises(Exception, match="goes into a module class that holds the weights"):
+            recognise(load_target(f"{table.SUBJECTS}/cores.py:over_weights"), Declaration())
+
+    def test_an_instance_without_a_number_of_heads_gets_one_that_divides_its_width(self):
+        with pytest.raises(Exception, match=r"--declare sizes\.heads=4"):
+            recognise(load_target(f"{table.SUBJECTS}/construction.py:headless_instance"), Declaration())
+
+    def test_a_mask_that_the_constructor_cannot_be_without_gets_one_that_hides_nothing(self):
+        with pytest.raises(Exception, match=r"mask=torch\.ones\(max_len, max_len, dtype=torch\.bool\) if"):
+            recognise(load_target(f"{table.SUBJECTS}/chosen.py:MaskedAlways"), Declaration())
 
     def test_unknown_weights_name_the_parameters_and_the_argument(self):
         found = recognise(load_target(f"{table.SUBJECTS}/weights.py:Unknowable"), Declaration())

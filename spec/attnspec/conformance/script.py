@@ -104,6 +104,7 @@ def _import_lines(name: str) -> list[str]:
             "import importlib.util",
             "import sys",
             "",
+            f"sys.path.insert(0, {str(Path(path).parent)!r})",
             f"spec = importlib.util.spec_from_file_location('target_module', {path!r})",
             "module = importlib.util.module_from_spec(spec)",
             "sys.modules['target_module'] = module",

@@ -103,3 +103,10 @@ class WindowUnscaled(Window):
             return super().forward(x)
         finally:
             self.q_proj.weight.data.div_(2)
+
+
+class MaskedAlways(Masked):
+    """A mask that must be there."""
+
+    def __init__(self, d_model, n_heads, mask):
+        super().__init__(d_model, n_heads, mask.bool())

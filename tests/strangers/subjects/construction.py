@@ -310,3 +310,22 @@ class Opaque(nn.Module):
 
     def forward(self, x):
         return self.inner(x)
+
+
+class Headless(nn.Module):
+    """An instance that nowhere says its number of heads."""
+
+    def __init__(self, width, split):
+        super().__init__()
+        self.split = [split, -1]
+        self.q_proj, self.k_proj = nn.Linear(width, width), nn.Linear(width, width)
+        self.v_proj, self.o_proj = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x):
+        q, k, v = (
+            p(x).unflatten(-1, self.split).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        return self.o_proj(merged(attend(q, k, v)))
+
+
+headless_instance = Headless(12, 4)

@@ -162,3 +162,8 @@ def registered_not_moved(module, query, key, value, attention_mask, scaling=None
         scores = scores + attention_mask
     weights = scores.softmax(-1)
     return weights @ value, weights
+
+
+def over_weights(x, params, n_heads, mask=None):
+    """Attention in the functional style: its weights are handed over."""
+    return module_dropout(*(x @ params[name] for name in ("wq", "wk", "wv")), mask)[0] @ params["wo"]
