@@ -21,6 +21,15 @@ def check_value(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="an output with a bias differs from the exact result")
 
 
+@check("bias.value", Recipe({"values": ("normal",), "mask": (None, "random")}))
+def check_zeros(subject, case):
+    """A bias of zeros changes nothing; -0.0 is one, and no hidden key."""
+    inputs = case.core_inputs()
+    bias = torch.zeros(1, case.heads, case.q_len, case.kv_len, dtype=case.torch_dtype)
+    bias[..., ::2] = -0.0
+    judge.judge_core(subject, inputs.replace(bias=bias), what="a bias of zeros changes the output")
+
+
 @check(
     "bias.unscaled",
     Recipe({**WITH, "scale": (None, 0.25, 3.0, -0.5, 0.0), "widths": ((16, 5), (5, 3), (9, 9))}),

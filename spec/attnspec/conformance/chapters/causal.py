@@ -34,7 +34,9 @@ def check_layer_value(subject, case):
 
 
 @check(
-    "causal.alignment", Recipe({**ON, "lengths": ((3, 7), (7, 3), (1, 6), (6, 1), (2, 5), (33, 65), (40, 9))})
+    "causal.alignment",
+    # 20 and 37: the offset is no multiple of a block.
+    Recipe({**ON, "lengths": ((3, 7), (7, 3), (1, 6), (6, 1), (2, 5), (33, 65), (40, 9), (20, 37))}),
 )
 def check_alignment(subject, case):
     judge.judge_core(

@@ -110,15 +110,22 @@ def check_random(subject, case):
     )
 
 
-@check("dropout.per_element", Recipe({**SMALL, "lengths": ((12, 12),), "heads": ((3, 3), (2, 2))}))
+@check("dropout.per_element", Recipe({**SMALL, "lengths": ((12, 12), (6, 40)), "heads": ((3, 3), (2, 2))}))
 def check_per_element(subject, case):
-    """Heads, samples and rows are dropped independently of each other."""
+    """Heads, samples and rows are dropped independently of each other, and no pattern of keys comes again."""
     case = _fit(subject, case)
     kept = _weights_of(subject, case, rate=0.5, seed=case.seed)[1] != 0
     for axis, name in ((0, "samples"), (1, "heads"), (2, "queries")):
         if kept.shape[axis] > 1 and not case.causal and bool((kept == kept.narrow(axis, 0, 1)).all()):
             raise Violation(
                 f"all {name} drop the same weights", got="equal patterns", expected="different ones"
+            )
+    for period in range(1, kept.shape[-1] - 3):
+        if not case.causal and bool((kept[..., period:] == kept[..., :-period]).all()):
+            raise Violation(
+                f"the pattern of dropped weights repeats every {period} keys",
+                got="a pattern that comes again",
+                expected="different ones",
             )
 
 

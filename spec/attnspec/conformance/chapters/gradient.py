@@ -4,12 +4,15 @@ import torch
 
 from ... import oracle
 from .. import judge
-from ..bound_gradient import layer_gradient_bounds
+from ..bound_gradient import core_gradient_bounds, layer_gradient_bounds
 from ..check import check
-from ..failures import NotApplicable, Violation
+from ..failures import NotApplicable, SubjectError, Violation
+from ..guard import guarded
+from ..inexact import partials
 from ..recipes import Recipe
+from ..subject import CoreSubject
 from ..tensors import ALIVE
-from .grouped import judge_gradients
+from .grouped import exact_gradients, judge_gradients
 
 FORMS = {
     "lengths": ((3, 4), (4, 4), (1, 1), (5, 2), (7, 9)),
@@ -46,6 +49,40 @@ def _make(name):
 
 for _name in ("query", "key", "value"):
     _make(_name)
+
+
+@check(
+    "gradient.query",
+    Recipe(
+        {
+            "heads": ((3, 3), (1, 1)),
+            "lengths": ((4, 4), (7, 7)),
+            "widths": ((5, 5),),
+            "causal": (False, True),
+            "dtype": ("float32",),
+            "values": ("normal",),
+        }
+    ),
+)
+def check_one_tensor(subject, case):
+    """A tensor that is query, key and value gets the sum of what each of them would get."""
+    inputs, upstream = case.core_inputs(), _upstream(case)
+    if not isinstance(subject, CoreSubject):
+        raise NotApplicable("a layer makes a tensor of its own for each part")
+    leaf = inputs.query.detach().requires_grad_()
+    output = subject.run(inputs.replace(query=leaf, key=leaf, value=leaf)).output
+    if not output.requires_grad:
+        raise SubjectError("returned", "an output that is cut off from the graph: no gradient can flow")
+    (found,) = guarded(torch.autograd.grad, output, [leaf], upstream)
+    inputs = inputs.replace(key=inputs.query, value=inputs.query)
+    roundoffs = judge.roundoffs_for(subject, inputs.query.dtype)
+    parts = exact_gradients(inputs, upstream, ("query", "key", "value"))
+    errors = core_gradient_bounds(inputs, oracle.core(inputs), upstream, roundoffs)
+    sizes = sum(parts[name].abs() + errors[name] for name in parts)
+    allowed = sum(errors[name] for name in parts) + partials(sizes, len(parts), roundoffs)
+    judge.require_within(
+        found, sum(parts.values()), allowed, what="the gradient of one tensor in all parts is not their sum"
+    )
 
 
 @check(

@@ -104,17 +104,23 @@ def check_gradient(subject, case):
     judge_gradients(subject, inputs, upstream, found)
 
 
+def exact_gradients(inputs, upstream, names):
+    """Return the oracle's gradients of the named tensors, float64."""
+    wide = inputs.to(torch.float64)
+    leaves = {name: getattr(wide, name).detach().requires_grad_() for name in names}
+    result = oracle.core(wide.replace(**leaves))
+    found = torch.autograd.grad(result.output, list(leaves.values()), upstream.double(), allow_unused=True)
+    pairs = zip(leaves.items(), found, strict=True)
+    return {name: torch.zeros_like(leaf) if g is None else g for (name, leaf), g in pairs}
+
+
 def judge_gradients(subject, inputs, upstream, found):
     """Hold gradients against the oracle's."""
-    wide = inputs.to(torch.float64)
-    leaves = {name: getattr(wide, name).detach().requires_grad_() for name in found}
-    result = oracle.core(wide.replace(**leaves))
-    exact = torch.autograd.grad(result.output, list(leaves.values()), upstream.double(), allow_unused=True)
+    exact = exact_gradients(inputs, upstream, tuple(found))
     allowed = core_gradient_bounds(
         inputs, oracle.core(inputs), upstream, judge.roundoffs_for(subject, inputs.query.dtype)
     )
-    for (name, leaf), gradient in zip(leaves.items(), exact, strict=True):
-        gradient = torch.zeros_like(leaf) if gradient is None else gradient
+    for name, gradient in exact.items():
         judge.require_within(
             found[name],
             gradient,

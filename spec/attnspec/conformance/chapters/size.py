@@ -113,6 +113,27 @@ def check_blocks(subject, case):
 
 
 @check(
+    "size.blocks",
+    Recipe(
+        {
+            "lengths": ((2, 2100), (4, 530), (3, 1100), (260, 4), (2, 260)),
+            "batch": (1, 2),
+            "widths": ((5, 5), (3, 7)),
+            "mask": ("random", "padding"),
+            "causal": (True, False),
+            "window": (None, (200, -1)),
+            "softcap": (None, 1.5),
+            "bias": (None, "hqk"),
+            "values": ("normal",),
+        }
+    ),
+)
+def check_long(subject, case):
+    """Long sequences take other paths, and these must know every option."""
+    judge.judge_core(subject, case.core_inputs(), what="a long row with an option gives a wrong output")
+
+
+@check(
     "size.tail",
     Recipe({"lengths": EDGES, "batch": (1,), "heads": ((1, 1), (2, 2)), "widths": ((5, 5),)}),
     effort=1.6,

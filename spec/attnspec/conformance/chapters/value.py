@@ -289,3 +289,28 @@ def check_roles(subject, case):
             allowed,
             what=f"the output does not follow a change of the {name} alone",
         )
+
+
+@check(
+    "value.roles",
+    Recipe(
+        {
+            "heads": ((3, 3), (2, 2), (4, 2)),
+            "lengths": ((4, 4), (5, 5)),
+            "widths": ((5, 5), (8, 8)),
+            "causal": (False, True),
+            "mask": (None, "random"),
+            "values": ("normal",),
+        }
+    ),
+)
+def check_one_tensor(subject, case):
+    """One tensor in two or three parts: code that asks whether they are the same must still be right."""
+    inputs = case.core_inputs()
+    shared = [{"value": inputs.key}]
+    if inputs.query.shape == inputs.key.shape:
+        shared += [{"key": inputs.query, "value": inputs.query}, {"key": inputs.query}]
+    for change in shared:
+        judge.judge_core(
+            subject, inputs.replace(**change), what="one tensor in several parts gives a wrong output"
+        )

@@ -31,7 +31,10 @@ def check_shape(subject, case):
     judge.require_shape(weights, (case.batch, case.heads, case.q_len, case.kv_len), what="tensor of weights")
 
 
-@check("weights.value", Recipe({**FORMS, "bias": (None, "hqk"), "scale": (None, 0.4)}))
+OPTIONS = {"bias": (None, "hqk"), "scale": (None, 0.4), "softcap": (None, 1.5), "window": (None, (1, 1))}
+
+
+@check("weights.value", Recipe({**FORMS, **OPTIONS}))
 def check_value(subject, case):
     inputs = case.core_inputs()
     exact = oracle.core(inputs)

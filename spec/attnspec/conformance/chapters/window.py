@@ -8,10 +8,16 @@ from ..failures import Violation
 from ..recipes import WINDOWS, Recipe
 from ..tensors import ALIVE
 
+# Wider than any row, the last beyond 32 bits.
+WIDE = ((50, 1), (1, 130), (2**33, 0))
 LENGTHS = ((6, 6), (9, 9), (4, 7), (7, 4), (1, 6), (33, 33), (40, 70))
 
 
-@check("window.value", Recipe({"window": WINDOWS, "lengths": LENGTHS, "values": ("normal", "integers")}))
+@check(
+    "window.value",
+    Recipe({"window": (*WINDOWS, *WIDE), "lengths": LENGTHS, "values": ("normal", "integers")}),
+    effort=1.3,
+)
 def check_value(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="a windowed output differs from the exact result")
 
