@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .._inputs import CoreInputs
-from .builder import attend, forbid, logits, sight
+from .builder import attend, forbid, logits, right_core, sight
 from .record import Fingerprint, WrongCore
 
 BLOCKS = (2, 4, 8, 16, 32, 64, 128)
@@ -181,6 +181,13 @@ def _stored(dtype: torch.dtype, *, scores: bool) -> WrongCore:
 
 
 _KEYS = "scores.softmax(dim=-1), the axis of the keys"
+
+
+def _head_silenced(x: CoreInputs) -> Tensor | None:
+    """Zero all rows of a head in which one sees nothing; None where every row sees something."""
+    dead = ~sight(x).any(-1, keepdim=True)
+    return right_core(x).masked_fill(dead.any(-2, keepdim=True), 0.0) if bool(dead.any()) else None
+
 
 SOFTMAX = (
     Fingerprint(
@@ -358,4 +365,11 @@ SOFTMAX = (
         for n in (16, 32, 64)
     ),
     *_blocks(),
+    Fingerprint(
+        "dead_row.silences_head",
+        "one row that sees nothing makes every row of its head zero",
+        "look for dead rows with .any(-1, keepdim=True), row by row",
+        "mask",
+        _head_silenced,
+    ),
 )
