@@ -200,16 +200,20 @@ def check_second_call(subject, case):
             mask_axes="".join(a for a in "bhqk" if a in subject.space.mask_axes),
             seed=case.seed + 2,
         ),
-        *turns(subject.space, case, 3),
         *(case.replace(dtype=d, mask=None) for d in [d for d in subject.space.dtypes if d != case.dtype][:1]),
+        *turns(subject.space, case, 3),
     ]
     for other in others:
         fitted = subject.space.fit(other)
-        if fitted is None or (fitted.dtype != case.dtype and _inexact_anyway(subject, fitted)):
+        if fitted is None:
             continue
-        judge.judge_core(
-            subject, fitted.core_inputs(), what="an earlier call changes the result of a later one"
-        )
+        try:
+            judge.judge_core(
+                subject, fitted.core_inputs(), what="an earlier call changes the result of a later one"
+            )
+        except Violation:
+            if fitted.dtype == case.dtype or not _inexact_anyway(subject, fitted):
+                raise
     judge.require_equal(subject.run(inputs).output, before, what="a call in between changes the result")
 
 
