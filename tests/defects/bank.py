@@ -26,6 +26,7 @@ MODULES = (
     "layout",
     "refusal",
     "combined",
+    "shortcuts",
     "layer_shape",
     "layer_params",
     "layer_state",
