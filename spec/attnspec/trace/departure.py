@@ -41,13 +41,11 @@ def departure_of(recognition: Any, case: Case, inputs: Any = None) -> Departure 
     subject = recognition.subject
     for given in _calls(recognition, case, inputs):
         try:
-            right = _is_right(subject, given)
-            inexact = right and not _is_exact(subject, given)
-            if not right or inexact:
-                run = run_on(subject, given)
-                found = trace_runs([run], title=recognition.name, inexact=inexact).departure
-                if found is not None:
-                    return found
+            if _is_right(subject, given) and _is_exact(subject, given):
+                continue
+            found = trace_runs([run_on(subject, given)], title=recognition.name, inexact=True).departure
+            if found is not None:
+                return found
         except (AttnspecError, SubjectError, NotApplicable):
             continue
     return None

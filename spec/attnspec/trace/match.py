@@ -123,29 +123,33 @@ class Matcher:
         return self._as_value(laid, mark, allowed, free=True)
 
     def _as_scores(self, laid: Tensor, mark: Landmark, allowed: float) -> Match | None:
-        seen, ref = self.chart.visible, mark.value
+        seen = self.chart.visible
         if not bool(torch.isfinite(laid[seen]).all()):
             return None
-        for shifted in (False, True):
-            mine, other = (_centred(t, seen) if shifted else t.masked_fill(~seen, 0.0) for t in (laid, ref))
-            power = float((other * other).sum())
-            factor = float((mine * other).sum()) / power if power else 0.0
-            if shifted and power <= allowed**2 * other.numel():  # one key each: no factor can be told
-                factor = self.chart.scale
-            if not isfinite(factor) or factor == 0 or not _close(mine, factor * other, allowed * abs(factor)):
-                continue
-            if not self.chart.masked:
-                return Match(mark.name, (), factor, shifted=shifted)
-            moved = (
-                _means(laid, seen) - factor * _means(ref, seen) if shifted else torch.zeros_like(ref[..., :1])
-            )
-            there, base = laid[~seen], (factor * ref + moved)[~seen]
-            filled = there < FORBIDDEN
-            kept = (there - base).abs() <= allowed * abs(factor)
-            if bool((filled | kept).all()):
-                state = "filled" if bool(filled.all()) else "open" if not bool(filled.any()) else "partly"
-                finite = bool(torch.isfinite(there[filled]).any())
-                return Match(mark.name, (), factor, hidden=state, finite=finite, shifted=shifted)
+        found = [m for shifted in (False, True) if (m := self._as_shifted(laid, mark, allowed, shifted))]
+        # Scores that are nearly one number agree with many factors: a likely one is taken first.
+        likely = (m for m in found if any(abs(m.factor - f) < 1e-3 * abs(f) for f in (1.0, self.chart.scale)))
+        return next(likely, found[0] if found else None)
+
+    def _as_shifted(self, laid: Tensor, mark: Landmark, allowed: float, shifted: bool) -> Match | None:
+        seen, ref = self.chart.visible, mark.value
+        mine, other = (_centred(t, seen) if shifted else t.masked_fill(~seen, 0.0) for t in (laid, ref))
+        power = float((other * other).sum())
+        factor = float((mine * other).sum()) / power if power else 0.0
+        if shifted and power <= allowed**2 * other.numel():  # one key each: no factor can be told
+            factor = self.chart.scale
+        if not isfinite(factor) or factor == 0 or not _close(mine, factor * other, allowed * abs(factor)):
+            return None
+        if not self.chart.masked:
+            return Match(mark.name, (), factor, shifted=shifted)
+        moved = _means(laid, seen) - factor * _means(ref, seen) if shifted else torch.zeros_like(ref[..., :1])
+        there, base = laid[~seen], (factor * ref + moved)[~seen]
+        filled = there < FORBIDDEN
+        kept = (there - base).abs() <= allowed * abs(factor)
+        if bool((filled | kept).all()):
+            state = "filled" if bool(filled.all()) else "open" if not bool(filled.any()) else "partly"
+            finite = bool(torch.isfinite(there[filled]).any())
+            return Match(mark.name, (), factor, hidden=state, finite=finite, shifted=shifted)
         return None
 
     def _as_weights(self, laid: Tensor, mark: Landmark, allowed: float) -> Match | None:
