@@ -171,10 +171,14 @@ def _conditions(observe: Observer, plan: Plan, case: Case, chosen: Fingerprint) 
 
 
 def _contradicted(observe: Observer, plan: Plan, case: Case, chosen: Fingerprint) -> bool:
-    """Return whether a mistake with blocks is belied by another length."""
-    if not chosen.name.startswith(("tail.", "online.")):
+    """Return whether another length belies a mistake with blocks, or another scale one of the scale."""
+    if chosen.name in ("scale.missing", "scale.explicit_ignored") and case.scale is not None:
+        others = [plan(case)[0].replace(scale=scale) for scale in (0.7, 1.7, -0.4)]
+    elif chosen.name.startswith(("tail.", "online.")):
+        others = list(telling(plan(case)[0], observe.subject.space))
+    else:
         return False
-    for extra in telling(plan(case)[0], observe.subject.space):
+    for extra in others:
         seen = observe(extra)
         if seen is not None and not seen.wrong and seen.shows(chosen):
             return True
