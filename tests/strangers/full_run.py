@@ -44,10 +44,14 @@ def full_verdict(row: table.Row) -> dict[str, Any]:
         "right": not row.wrong,
         "seconds": round(time.perf_counter() - began, 1),
         "counts": dict(sorted(Counter(r.status for r in results).items())),
-        "fails": {n: _words(r) for n, r in sorted(failed.items()) if level[n] == "MUST"},
+        "fails": sorted(n for n in failed if level[n] == "MUST"),
         "fails_should": sorted(n for n in failed if level[n] != "MUST"),
         "asks": asked,
-        "beside": [] if row.wrong else sorted(n for n in failed if level[n] == "MUST" and n not in row.fails),
+        "beside": {
+            n: _words(r)
+            for n, r in sorted(failed.items())
+            if level[n] == "MUST" and n not in row.fails and not row.wrong
+        },
         "missed": sorted((set(row.fails) - set(failed)) | (set(row.asks) - set(asked))),
     }
 
@@ -92,7 +96,8 @@ def summary(verdicts: list[dict[str, Any]]) -> dict[str, int]:
 def write(path: Path, found: dict[tuple[str, ...], dict[str, Any]]) -> None:
     """Write what is known of the rows that there are, in the order of the table."""
     rows = [found[k] for k in ((row.target, *row.lines) for row in table.ALL) if k in found]
-    text = json.dumps({"summary": summary(rows), "subjects": rows}, indent=1, ensure_ascii=False)
+    lines = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    text = f'{{\n "summary": {json.dumps(summary(rows))},\n "subjects": [\n  {lines}\n ]\n}}'
     path.write_text(text + "\n", encoding="utf-8")
 
 

@@ -1,5 +1,6 @@
 """Each subject is recognised, with at most the one line that the message proposes, and judged rightly."""
 
+import json
 import statistics
 import subprocess
 import sys
@@ -80,6 +81,20 @@ def test_enough_subjects_need_at_most_the_median_of_one_line():
     assert len(forms) >= 30
     assert statistics.median(lines) <= 1
     assert sum(count <= 1 for count in lines) >= 30
+
+
+def test_no_full_verdict_misses_a_mistake_or_is_of_a_row_that_is_gone():
+    """`full_run.json` is what `full_run.py` wrote."""
+    written = json.loads((table.SUBJECTS.parent / "full_run.json").read_text(encoding="utf-8"))
+    rows = {(row.target, *row.lines): row for row in table.ALL}
+    for verdict in written["subjects"]:
+        row = rows[verdict["target"], *verdict["lines"]]
+        assert not verdict.get("missed"), row
+        assert set(row.asks) == set(verdict["asks"]), row
+        assert {
+            name for name in row.fails if name not in (*verdict["fails"], *verdict["fails_should"])
+        } == set()
+    assert written["summary"]["subjects"] == len(written["subjects"])
 
 
 FEW = (
