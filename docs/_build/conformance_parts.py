@@ -13,6 +13,7 @@ from .site import ROOT, Output, code, number, prose, table
 
 SEEDS = ROOT / "tests" / "soak" / "seeds.json"
 SOAK = ROOT / "tests" / "soak" / "results.json"
+NAMED = ROOT / "tests" / "defects" / "fingerprint_table.json"
 
 
 def write(out: Output, found: dict[str, dict[str, Any]]) -> None:
@@ -64,9 +65,20 @@ def kills(found: dict[str, Any]) -> str:
         rows.append((family, str(len(defects)), str(caught)))
     summary = found["summary"]
     said = f"{summary['caught']} of {summary['defects']} seeded defects are caught."
+    return f"{said} [All of them](implementations/kill-table.md).{names()}\n\n" + table(
+        ("family", "defects", "caught"), rows
+    )
+
+
+def names() -> str:
+    """Return how many mistakes a report calls by their name; nothing where that was not measured."""
+    if not NAMED.exists():
+        return ""
+    found = json.loads(NAMED.read_text(encoding="utf-8"))["summary"]
+    wrong = len(found["wrong"])
     return (
-        said + " [All of them](implementations/kill-table.md)."
-        "\n\n" + table(("family", "defects", "caught"), rows)
+        f" {found['equal_a_reference']} of them equal a [known mistake](mistakes.md): the report names"
+        f" {found['right']} rightly and {wrong or 'none'} wrongly."
     )
 
 
