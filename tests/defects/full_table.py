@@ -1,6 +1,6 @@
 """Hold every defect against every clause: which clause catches what no other does.
 
-    python tests/defects/full_table.py              go on where the last run stopped; from nothing it takes hours
+    python tests/defects/full_table.py              go on where the last run stopped; 20 minutes in all
     python tests/defects/full_table.py --restart    begin anew
     python tests/defects/full_table.py --show       say what was found; nothing is run
 
