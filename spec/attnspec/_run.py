@@ -105,7 +105,7 @@ def _print_report(report: Report, out: Any, *, quiet: bool, many: bool) -> None:
         return
     if many:
         out.print(
-            f"{report.target:<24} {'conforms' if report.ok else 'does not conform'}"
+            f"{report.target:<24} {terminal.outcome(report)}"
             f"  ran {report.ran} of {len(report.results)}  {report.seconds:.1f} s"
         )
     if not quiet and not many:
