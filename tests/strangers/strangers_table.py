@@ -16,6 +16,7 @@ LAYER = (
     "mask.polarity",
     "causal.value",
 )
+PLAIN_CORE = ("value.plain", "value.roles", "mask.value", "mask.polarity")
 CORE = ("value.plain", "value.roles", "mask.value", "mask.polarity", "causal.value", "scale.options")
 
 
@@ -171,12 +172,7 @@ WEIGHTS = (
     wrong(
         "weights:OtherLanguageUnscaled",
         "value.plain",
-        lines=(
-            "weights.W_q=frage.weight",
-            "weights.W_k=schluessel.weight",
-            "weights.W_v=wert.weight",
-            "weights.W_o=ausgang.weight",
-        ),
+        says=("frage schluessel wert ausgang",),
     ),
     right(
         "weights:Unknowable",
@@ -233,6 +229,8 @@ MASKS = (
     wrong("masks:OddAxes", "value.batch_independent", lines=("layout=batch q_len d_model",)),
     right("masks:SequenceFirst", "q_len batch d_model, as its own words say"),
     wrong("masks:SequenceFirstUnscaled", "value.plain"),
+    right("masks:MustBeGiven", "must be there: none is torch.ones", checks=("value.plain", "mask.value")),
+    wrong("masks:MustBeGivenBlocked", asks=("mask.polarity",), says=("must be there: none is torch.zeros",)),
 )
 
 BLOCKS = (
@@ -266,6 +264,11 @@ CORES = (
     wrong("cores:attention_tiled", "grouped.order", passes=("value.permute_heads", "mask.all_true")),
     right("cores:upper_left", "aligned upper left", checks=(*CORE, "causal.alignment")),
     wrong("cores:upper_left_off_by_one", "causal.value", "causal.future"),
+    right("cores:mask_first_asked", checks=PLAIN_CORE),
+    right("cores:mask_must_be_given", "must be there: none is torch.ones", checks=PLAIN_CORE),
+    wrong("cores:mask_must_be_given_unscaled", "scale.default", passes=("mask.all_true",)),
+    right("cores:seq_first", "q_len batch heads d_k, as its own words", checks=PLAIN_CORE),
+    right("cores:merged_batch", "batch*heads q_len d_k, as its own words", checks=PLAIN_CORE),
     right("cores:heads_last", "batch q_len heads d_k, as its own words", checks=CORE),
     wrong("cores:heads_last_wrong", "scale.options"),
     wrong("cores:heads_last_silently", asks=("shape.output",), passes=("value.plain",)),

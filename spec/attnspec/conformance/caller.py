@@ -54,6 +54,14 @@ HELPERS: dict[str, Any] = {
 }
 
 
+# What a call gets for an argument that is not given and that it does not take without.
+NOT_GIVEN: dict[str, Any] = {
+    **dict.fromkeys(("mask", "padding", "bias", "window", "softcap", "scale")),
+    "causal": False,
+    "dropout": 0.0,
+    "return_weights": False,
+}
+
 # Options of a call that a constructor may take instead: `--new 'MyLayer(d_model, heads, causal=causal)'`.
 MADE_WITH = ("causal", "mask", "window")
 
@@ -202,17 +210,7 @@ class Caller:
             ]
             if lost:
                 raise NotApplicable(f"its call takes no {lost[0]}")
-            names = dict.fromkeys(("key", "value", "mask", "padding", "bias", "window", "softcap", "scale"))
-            bound = {
-                **HELPERS,
-                **sizes,
-                **names,
-                "causal": False,
-                "dropout": 0.0,
-                "return_weights": False,
-                **given,
-                "f": function,
-            }
+            bound = {**HELPERS, **sizes, "key": None, "value": None, **NOT_GIVEN, **given, "f": function}
             if bound["key"] is None and "query" in bound:
                 bound["key"] = bound["query"]
             if bound["value"] is None:
@@ -301,9 +299,13 @@ def bind_arguments(
     positional: list[Any] = []
     target = function.forward if isinstance(function, torch.nn.Module) else function
     try:
-        parameters = inspect.signature(target).parameters.values()
+        parameters = tuple(inspect.signature(target).parameters.values())
     except (TypeError, ValueError):
-        parameters = ()  # type: ignore[assignment]
+        parameters = ()
+    left = {name: NOT_GIVEN[meaning] for meaning, name in arguments.items() if meaning in NOT_GIVEN}
+    for p in parameters:
+        if p.name in left and p.name not in keywords and p.default is p.empty:
+            keywords[p.name] = left[p.name]
     for p in parameters:
         if p.kind is not p.POSITIONAL_ONLY or p.name not in keywords:
             break

@@ -10,6 +10,11 @@ from .cases import Case
 ALL_DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
+# A core inside a layer of one input is called through a matrix as wide as there are positions: beyond so many
+# the layer itself is called, with a width of its own.
+EMBEDDED = 640
+
+
 @dataclass(frozen=True, kw_only=True)
 class Space:
     """The cases that one subject can express.
@@ -81,6 +86,8 @@ class Space:
             room = max(1, heads * d_k // max(case.batch, 1))
             q_len, kv_len = min(q_len, room), min(kv_len, room)
         elif self.embedded:
+            if case.batch * max(q_len, kv_len) > EMBEDDED:
+                return None
             d_k = max(d_k, -(-case.batch * max(q_len, kv_len, 1) // heads))
             d_k += d_k % 2 if self.even_widths else 0
             d_v = d_k if d_v == case.d_k or not self.has("value_width") else d_v

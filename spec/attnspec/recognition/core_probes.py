@@ -9,29 +9,30 @@ import torch
 from torch import Tensor, nn
 
 from .._inputs import CoreInputs
-from ..conformance.caller import CORE_AXES, Outcome
+from ..conformance.caller import Outcome
 from ..conformance.cases import Case
 from ..conformance.failures import NotApplicable, SubjectError
 from ..conformance.space import ALL_DTYPES, Space
 from ..conformance.subject import CoreSubject
 from ..declaration import Declaration
 from ..loading import Target
-from . import documented
+from .core_axes import decide_axes
 from .experiments import (
     REFUSALS,
     Probe,
-    agrees,
     attempt,
     hides_future,
     is_refusal,
+    moved,
+    rows_changed,
     seen_core,
     settle_alignment,
 )
 from .masks import decide_masks
 from .names import OPTIONS, parameters_of
+from .needed_mask import find_needed_mask
 
 BASE = Case(batch=2, heads=3, kv_heads=3, q_len=5, kv_len=5, d_k=4, d_v=4, seed=11)
-HEADS_LAST = "batch q_len heads d_k"
 
 
 def probe_core(
@@ -54,7 +55,8 @@ def probe_core(
     probe.absent |= {name: f"it takes no {name}" for name in OPTIONS if name not in arguments}
     probe.absent |= dict(declaration.unsupported)
     run = _Runner(probe)
-    _axes(probe, run)
+    find_needed_mask(probe, target.object, run.follows_keys)
+    decide_axes(probe, run, BASE)
     if _dtypes(probe, run):
         _dropout_form(probe)
         _members(probe, run)
@@ -90,6 +92,16 @@ class _Runner:
         case = BASE.replace(dtype=self.probe.space.dtypes[0], **changes)
         return case.replace(causal=True) if self.probe.space.causal == "always" else case
 
+    def follows_keys(self, declaration: Declaration) -> bool:
+        """Return whether a call by a declaration runs, gives numbers, and changes with a key."""
+        inputs = BASE.core_inputs()
+        changes = {"call": declaration.call, "arguments": declaration.arguments}
+        before, _ = attempt(lambda: self(inputs, **changes))
+        after, _ = attempt(lambda: self(inputs.replace(key=moved(inputs.key, 2, 1)), **changes))
+        if before is None or after is None or before.shape != after.shape:
+            return False
+        return bool(before.isfinite().all() and rows_changed(before, after).any())
+
     def see(self, mask: Tensor | None, changes: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Return what each query is seen to use under a mask, where that can be told, and the output."""
         inputs = self.case().core_inputs().replace(mask=mask)
@@ -97,81 +109,6 @@ class _Runner:
             return torch.empty(0), torch.empty(0), self(inputs, **changes)
         seen = seen_core(lambda changed: self(changed, **changes), inputs)
         return seen, torch.ones_like(seen), self(inputs, **changes)
-
-
-def _axes(probe: Probe, run: _Runner) -> None:
-    """Find the axes: the reading that gives the exact answer, or else the one that mixes positions."""
-    if probe.declaration.layout or probe.declaration.output_layout:
-        probe.find("axes", probe.declaration.layout or probe.declaration.output_layout or "", "declared")
-        return
-    chosen = next(
-        ((way, out) for way in (None, HEADS_LAST) for out in (None, HEADS_LAST) if _exact(run, way, out)),
-        None,
-    )
-    if chosen is None:
-        chosen = _mixing(run)
-    way, out = chosen
-    if _is_hugging_face(probe) and out is None:
-        probe.ask(
-            "shape.output",
-            f"it is called as transformers calls an attention function and returns {CORE_AXES!r}; "
-            f"transformers reads {HEADS_LAST!r}: is that meant? If it is, declare it and the other clauses "
-            "stand as reported; if not, a transpose is missing at its end",
-            f'output_layout="{CORE_AXES}"',
-        )
-    if way is None and out is None:
-        return
-    probe.declare(layout=way or CORE_AXES, output_layout=out or CORE_AXES)
-    said = documented.heads_last(probe.target)
-    wanted = (
-        "the Hugging Face convention"
-        if _is_hugging_face(probe)
-        else "as its own words or moves say"
-        if said
-        else ""
-    )
-    what = f"takes {way or CORE_AXES}, returns {out or CORE_AXES}" if way != out else f"{HEADS_LAST}"
-    probe.find(
-        "axes",
-        what + (f", {wanted}" if wanted else ""),
-        "documented" if wanted else "probed",
-        f'layout="{CORE_AXES}"',
-    )
-    if not wanted:
-        probe.ask(
-            "shape.output",
-            f"it {'attends over axis 1' if way else 'gives back heads on axis 2'} ({what}): is that its "
-            "convention? If it is, declare it and the other"
-            " clauses stand as reported; if heads are meant to be on axis 1, a transpose is missing and "
-            "positions never meet",
-            f'layout="{way or CORE_AXES}" --declare output_layout="{out or CORE_AXES}"',
-        )  # fmt: skip
-
-
-def _is_hugging_face(probe: Probe) -> bool:
-    return (probe.declaration.call or "").startswith("f(SimpleNamespace(")
-
-
-def _exact(run: _Runner, way: str | None, out: str | None) -> bool:
-    for dtype in ("float32", "bfloat16"):
-        inputs = BASE.replace(dtype=dtype).core_inputs()
-        output, error = attempt(partial(run, inputs, layout=way or CORE_AXES, output_layout=out or CORE_AXES))
-        if error is None:
-            return agrees(output, inputs) or agrees(output, inputs.replace(causal=True))
-    return False
-
-
-def _mixing(run: _Runner) -> tuple[str | None, str | None]:
-    """For a core whose numbers are wrong: take the axis along which it mixes, and the output's own shape."""
-    found: dict[str | None, bool] = {}
-    inputs = BASE.core_inputs()
-    for way in (None, HEADS_LAST):
-        read = partial(run, layout=way or CORE_AXES, output_layout=way or CORE_AXES)
-        seen, error = attempt(partial(seen_core, read, inputs))
-        if error is None and seen.shape[:3] == (BASE.batch, BASE.heads, BASE.q_len):
-            found[way] = bool((seen & ~torch.eye(BASE.q_len, dtype=torch.bool)).any())
-    way = HEADS_LAST if found.get(HEADS_LAST) and not found.get(None) else None
-    return way, way
 
 
 def _dtypes(probe: Probe, run: _Runner) -> bool:

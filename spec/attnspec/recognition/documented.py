@@ -55,12 +55,14 @@ def polarity(target: Target) -> str | None:
 
 
 def sequence_first(target: Target) -> bool:
-    """Return whether the code says that a layer's inputs are `seq batch d_model`."""
+    """Return whether the code says that its inputs are `seq batch …`."""
     text = source_of(target)
     unpacked = rf"\b{SEQ}\s*,\s*{BATCH}\s*,\s*\w+\s*=\s*[\w.]+\.(?:shape|size\(\))"
     listed = rf"[(\[]\s*{SEQ}\s*,\s*{BATCH}\s*,\s*\w+"
+    einsum = r"[\"'][qstlni]\s*b\s*[hn]\s*[dc]\b"
     return bool(
         re.search(unpacked, text)
+        or re.search(einsum, text)
         or re.search(listed, spoken(target))
         or re.search(r"batch_first\s*(?::\s*bool\s*)?=\s*False", text)
     )
@@ -75,6 +77,12 @@ def heads_last(target: Target) -> bool:
     )
     einsum = r"[\"'](?:b|B|\.\.\.)\s*[qstlniL]\s*h\s*[dcke]\b"
     return bool(re.search(listed, spoken(target)) or re.search(moves, text) or re.search(einsum, text))
+
+
+def heads_in_batch(target: Target) -> bool:
+    """Return whether the code says, or its products demand, that a core takes `batch*heads seq d`."""
+    merged = rf"{BATCH}\s*[*x×·]\s*{HEADS}|\b(?:bh|BH)\b|batch_heads"
+    return bool(re.search(merged, source_of(target)) or re.search(r"\b(?:bmm|baddbmm)\(", source_of(target)))
 
 
 def mask_axes(target: Target) -> str | None:

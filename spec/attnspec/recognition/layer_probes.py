@@ -22,6 +22,7 @@ from .layer_call import construct_layer, plain_call, read_call, read_features
 from .layer_runner import BASE, Runner
 from .masks import decide_masks
 from .names import NEW_NAMES, match_names, parameters_of
+from .needed_mask import find_needed_mask
 from .surroundings import decide_dropout, decide_weights
 from .window import decide_window
 
@@ -45,6 +46,7 @@ def probe_layer(
     if "kv_heads" in (declaration.new or "") or "group" in new_names:
         probe.add("grouped")
     run = Runner(probe)
+    find_needed_mask(probe, module.forward, run.positions_meet)
     alive = plain_call(probe, run)
     if alive:
         decide_axes(probe, run)

@@ -8,7 +8,8 @@ from torch import Tensor
 from .._inputs import LayerInputs
 from ..conformance.cases import Case
 from ..conformance.layer_subject import Layer, LayerSubject
-from .experiments import Probe, seen_layer
+from ..declaration import Declaration
+from .experiments import Probe, attempt, moved, rows_changed, seen_layer
 
 BASE = Case(batch=2, heads=3, kv_heads=3, q_len=4, kv_len=4, d_k=6, d_v=6, seed=17, dtype="float32")
 
@@ -39,6 +40,19 @@ class Runner:
     def layer(self, case: Case, **changes: Any) -> tuple[Layer, LayerInputs]:
         """Return one module with weights in it, and inputs for it."""
         return self.subject(**changes).build_any(case), case.layer_inputs()
+
+    def positions_meet(self, declaration: Declaration) -> bool:
+        """Return whether a call by a declaration runs, gives numbers, and one position changes another."""
+        changes = {"call": declaration.call, "arguments": declaration.arguments}
+        built, _ = attempt(lambda: self.layer(self.case(), **changes))
+        if built is None:
+            return False
+        layer, inputs = built
+        before, _ = attempt(lambda: layer.run(inputs).output)
+        after, _ = attempt(lambda: layer.run(inputs.replace(query=moved(inputs.query, 1, 1))).output)
+        if before is None or after is None or before.shape != after.shape:
+            return False
+        return bool(before.isfinite().all() and rows_changed(before, after)[:, 0].any())
 
     def see(self, mask: Tensor | None, changes: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Return what each query is seen to use under a mask, where that can be told, and the output."""

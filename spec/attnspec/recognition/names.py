@@ -4,6 +4,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
+
 from ..conformance.caller import names_of
 
 
@@ -103,11 +105,19 @@ WEIGHT_NAMES: dict[str, tuple[str, ...]] = {
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return a callable's parameters by name, without `self`; empty where Python cannot tell."""
+    # A scripted function says `(*args, **kwargs)` to Python and its names in a schema of its own.
+    if isinstance(function, torch.jit.ScriptFunction):
+        return {a.name: _scripted(a) for a in function.schema.arguments}  # type: ignore[attr-defined]
     try:
         found = dict(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         return {}
     return {name: p for name, p in found.items() if name != "self"}
+
+
+def _scripted(argument: Any) -> inspect.Parameter:
+    default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
+    return inspect.Parameter(argument.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
 
 
 def match_names(names: Iterable[str], table: Mapping[str, tuple[str, ...]]) -> dict[str, str]:

@@ -94,13 +94,18 @@ def guess_contract(target: Target, declared: Declaration) -> str:
 
 def _example(found: Any) -> str:
     """Return the argument that would say what an unrecognised object is, made from its own signature."""
-    names = [n for n, p in parameters_of(found).items() if p.default is p.empty] if callable(found) else []
+    known = parameters_of(found).values() if callable(found) else ()
+    names = [
+        p.name for p in known if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
     if inspect.isfunction(found) and len(names) >= 3:
         said = ", ".join(
             f"{name}={meaning}"
             for name, meaning in zip(names, ("query", "key", "value", "mask"), strict=False)
         )
         return f"--call 'f({said})'"
+    if inspect.isfunction(found) and not names:
+        return "--call 'f(query, key, value)'"
     said = ", ".join(
         f"{name}={meaning}" for name, meaning in zip(names, ("d_model", "heads", "kv_heads"), strict=False)
     )

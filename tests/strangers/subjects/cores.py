@@ -167,3 +167,33 @@ def registered_not_moved(module, query, key, value, attention_mask, scaling=None
 def over_weights(x, params, n_heads, mask=None):
     """Attention in the functional style: its weights are handed over."""
     return module_dropout(*(x @ params[name] for name in ("wq", "wk", "wv")), mask)[0] @ params["wo"]
+
+
+def mask_first_asked(q, k, v, mask):
+    """A mask without a default, which may be None all the same."""
+    return attention(q, k, v, mask)
+
+
+def mask_must_be_given(q, k, v, mask):
+    """A mask without a default, which may not be None."""
+    scores = scores_of(q, k, None).masked_fill(mask == 0, float("-inf"))
+    return scores.softmax(-1).nan_to_num(0.0) @ v
+
+
+def mask_must_be_given_unscaled(q, k, v, mask):
+    """The mistake in it: scores are not scaled."""
+    return scores_of(q, k, 1.0).masked_fill(mask == 0, float("-inf")).softmax(-1).nan_to_num(0.0) @ v
+
+
+def seq_first(q, k, v, mask=None):
+    """Documented: heads and batch behind positions, (seq, batch, heads, d)."""
+    q, k, v = (t.permute(1, 2, 0, 3) for t in (q, k, v))
+    return attention(q, k, v, mask).permute(2, 0, 1, 3)
+
+
+def merged_batch(q, k, v, mask=None):
+    """Batch and heads in one axis, as torch.bmm wants it."""
+    scores = torch.bmm(q, k.transpose(1, 2)) * q.shape[-1] ** -0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    return torch.bmm(scores.softmax(-1).nan_to_num(0.0), v)

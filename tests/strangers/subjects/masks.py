@@ -189,3 +189,17 @@ class SequenceFirstUnscaled(OddAxes):
         seq_len, batch, width = x.shape  # noqa: RUF059
         q, k, v = (heads_of(w(x).transpose(0, 1), self.num_heads) for w in (self.W_q, self.W_k, self.W_v))
         return self.W_o(merged((q @ k.transpose(-2, -1)).softmax(-1) @ v).transpose(0, 1))
+
+
+class MustBeGiven(Base):
+    """Its mask has no default, and None is no mask: what hides nothing must be handed over."""
+
+    def forward(self, x, mask):
+        return self.attend(x, lambda scores: scores.masked_fill(mask == 0, float("-inf")))
+
+
+class MustBeGivenBlocked(Base):
+    """The same, and True hides: a question, whatever hides nothing in it."""
+
+    def forward(self, x, mask):
+        return self.attend(x, lambda scores: scores.masked_fill(mask, float("-inf")))

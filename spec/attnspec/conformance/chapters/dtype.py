@@ -152,6 +152,41 @@ def check_long_rows(subject, case):
 
 
 @check(
+    "dtype.long_rows",
+    Recipe(
+        {
+            "dtype": ("bfloat16", "float16", "float32"),
+            "lengths": ((600, 600), (900, 900)),
+            "batch": (1,),
+            "heads": ((1, 1),),
+            "widths": ((4, 4), (3, 3)),
+            "values": ("normal",),
+        }
+    ),
+    on="layer",
+    effort=0.5,
+)
+def check_layer_long_rows(subject, case):
+    """The same for a layer whose core cannot be called alone at such lengths: all scores 0, all values 1."""
+    if "separate" in subject.space.sources:
+        raise NotApplicable("its core is called at such lengths")
+    inputs = subject.layer_inputs(case)
+    held = inputs.weights
+    empty = {name: getattr(held, name) for name in ("W_q", "b_q", "W_v", "b_v")}
+    empty = {name: torch.zeros_like(tensor) for name, tensor in empty.items() if tensor is not None}
+    empty["W_v"][:, 0] = 1.0
+    given = {name: getattr(inputs, name) for name in ("query", "key", "value")}
+    given = {name: tensor.clone() for name, tensor in given.items() if tensor is not None}
+    for tensor in given.values():
+        tensor[..., 0] = 1.0
+    judge.judge_layer(
+        subject,
+        inputs.replace(weights=held.replace(**empty), **given),
+        what="a long row loses mass: sums are held in too few bits",
+    )
+
+
+@check(
     "dtype.range",
     Recipe(
         {"dtype": ("float16",), "widths": ((64, 64), (64, 3)), "lengths": ((2, 3), (4, 4)), "batch": (1,)}

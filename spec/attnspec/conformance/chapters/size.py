@@ -4,7 +4,7 @@ import torch
 
 from .. import judge
 from ..check import check
-from ..failures import Violation
+from ..failures import NotApplicable, Violation
 from ..recipes import Recipe
 
 ONES = {
@@ -131,6 +131,31 @@ def check_blocks(subject, case):
 def check_long(subject, case):
     """Long sequences take other paths, and these must know every option."""
     judge.judge_core(subject, case.core_inputs(), what="a long row with an option gives a wrong output")
+
+
+@check(
+    "size.blocks",
+    Recipe(
+        {
+            "lengths": ((1100, 1100), (530, 530), (2100, 2100), (2, 1100)),
+            "batch": (1,),
+            "heads": ((1, 1),),
+            "widths": ((5, 5), (3, 3)),
+            "mask": (None, "random", "padding"),
+            "causal": (True, False),
+            "values": ("normal",),
+        }
+    ),
+    on="layer",
+    effort=0.5,
+)
+def check_layer_long(subject, case):
+    """The same for a layer whose core cannot be called alone at such lengths."""
+    if "separate" in subject.space.sources:
+        raise NotApplicable("its core is called at such lengths")
+    judge.judge_layer(
+        subject, subject.layer_inputs(case), what="a long row with an option gives a wrong output"
+    )
 
 
 @check(
