@@ -20,7 +20,7 @@ table { border-collapse: collapse; width: 100%; font-size: .86rem; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .7rem .3rem 0;
   border-bottom: 1px solid var(--line); }
 th { color: var(--quiet); font-weight: 600; }
-td.mono { font-family: ui-monospace, monospace; white-space: nowrap; }
+td.mono { font-family: ui-monospace, monospace; min-width: 14ch; overflow-wrap: anywhere; }
 tr.side td { color: var(--quiet); }
 tr.guilty td, tr.departs td { background: var(--bad-ground); }
 .departs, .fails { color: var(--bad); } .passed, .right { color: var(--good); } .fused { color: var(--part); }
@@ -74,10 +74,15 @@ def _table(headings: tuple[str, ...], body: list[tuple[str, list[tuple[str, bool
     rows = "".join(
         f'<tr class="{kind}">'
         + "".join(
-            f'<td class="mono">{escape(c)}</td>' if mono else f"<td>{escape(c)}</td>" for c, mono in row
+            f'<td class="mono">{_breakable(c)}</td>' if mono else f"<td>{escape(c)}</td>" for c, mono in row
         )
         + "</tr>"
         for kind, row in body
     )
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
     return f'<div class="wide" tabindex="0">{table}</div>'
+
+
+def _breakable(text: str) -> str:
+    """Return text for HTML that may go on in a new line after a dot or a factor."""
+    return escape(text).replace("*", "*<wbr>").replace(").", ")<wbr>.")
