@@ -27,7 +27,7 @@ def test_defects_are_caught_by_their_own_clauses(module):
     chosen = [d for d in bank().values() if type_of(d).__module__ == f"defects.{module}"]
     missed = []
     for defect in chosen:
-        row = kill_table.plant(defect.name, ("quick", "default"), full=False)
+        row = kill_table.plant(defect.name, ("quick", "default"))
         missed += kill_table.complaints({defect.name: row}, {defect.name: defect, "": defect})
     assert not missed
 
