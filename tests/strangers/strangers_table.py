@@ -266,6 +266,7 @@ CORES = (
     wrong("cores:upper_left_off_by_one", "causal.value", "causal.future"),
     right("cores:mask_first_asked", checks=PLAIN_CORE),
     right("cores:mask_must_be_given", "must be there: none is torch.ones", checks=PLAIN_CORE),
+    right("cores:mask_must_be_added", "must be there: none is zeros", checks=(*PLAIN_CORE, "dtype.bfloat16")),
     wrong("cores:mask_must_be_given_unscaled", "scale.default", passes=("mask.all_true",)),
     right("cores:seq_first", "q_len batch heads d_k, as its own words", checks=PLAIN_CORE),
     right("cores:merged_batch", "batch*heads q_len d_k, as its own words", checks=PLAIN_CORE),

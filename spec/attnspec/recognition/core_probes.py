@@ -30,7 +30,7 @@ from .experiments import (
 )
 from .masks import decide_masks
 from .names import OPTIONS, parameters_of
-from .needed_mask import find_needed_mask
+from .needed_mask import find_needed_mask, settle_needed_mask
 
 BASE = Case(batch=2, heads=3, kv_heads=3, q_len=5, kv_len=5, d_k=4, d_v=4, seed=11)
 
@@ -64,6 +64,7 @@ def probe_core(
         _causality(probe, run)
         _alignment(probe, run)
         decide_masks(probe, run.see, sizes=(BASE.batch, BASE.q_len, BASE.kv_len))
+        settle_needed_mask(probe)
         _together(probe, run)
     return probe
 

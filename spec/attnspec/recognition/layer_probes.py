@@ -22,7 +22,7 @@ from .layer_call import construct_layer, plain_call, read_call, read_features
 from .layer_runner import BASE, Runner
 from .masks import decide_masks
 from .names import NEW_NAMES, match_names, parameters_of
-from .needed_mask import find_needed_mask
+from .needed_mask import find_needed_mask, settle_needed_mask
 from .surroundings import decide_dropout, decide_weights
 from .window import decide_window
 
@@ -62,6 +62,7 @@ def probe_layer(
         decide_alignment(probe, run)
         find_length(probe, run)
         decide_masks(probe, run.see, sizes=(BASE.batch, BASE.q_len, BASE.kv_len))
+        settle_needed_mask(probe)
         if "mask" in probe.declaration.arguments or "padding" in probe.declaration.arguments:
             find_apart(probe, run)
     return probe

@@ -5,7 +5,9 @@ is found by trying: what it is filled with, of which dtype, over which axes. The
 NaN, and follow its keys. Which number means visible is thus not assumed; that is decided later.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from inspect import Parameter
 from itertools import product
 from typing import Any
@@ -15,6 +17,7 @@ from .experiments import Probe
 from .names import names_in_call, parameters_of
 
 AXES = ("batch, 1, q_len, kv_len", "batch, q_len, kv_len", "q_len, kv_len", "batch, kv_len")
+NEEDED = "must be there"
 DTYPES = ("torch.bool", "torch.long", "query.dtype")
 
 
@@ -35,8 +38,23 @@ def find_needed_mask(probe: Probe, function: Any, works: Callable[[Declaration],
         changed = declared.replace(call=call, arguments=names_in_call(call))
         if works(changed):
             probe.declare(call=call, arguments=changed.arguments)
-            probe.find("mask", f"must be there: none is {everything}", "probed", "call=...")
+            probe.find("mask", f"{NEEDED}: none is {everything}", "probed", "call=...")
             return
+
+
+def settle_needed_mask(probe: Probe) -> None:
+    """Hand over zeros where masks turned out to be added: ones would do too, but cost digits."""
+    call = probe.declaration.call or ""
+    if probe.declaration.mask != "additive" or " if mask is None else mask)" not in call:
+        return
+    added = re.sub(
+        r"torch\.\w+\(([^()]*), dtype=[\w.]+\) if mask", r"torch.zeros(\1, dtype=query.dtype) if mask", call
+    )
+    probe.declare(call=added)
+    probe.findings = [
+        replace(f, value=f"{NEEDED}: none is zeros, which are added") if f.value.startswith(NEEDED) else f
+        for f in probe.findings
+    ]
 
 
 def _calls(arguments: Mapping[str, str], parameters: Mapping[str, Parameter]) -> Iterator[tuple[str, str]]:

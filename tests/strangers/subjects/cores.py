@@ -197,3 +197,10 @@ def merged_batch(q, k, v, mask=None):
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
     return torch.bmm(scores.softmax(-1).nan_to_num(0.0), v)
+
+
+def mask_must_be_added(q, k, v, mask):
+    """A mask without a default that is added to the scores."""
+    scores = scores_of(q, k, None) + mask
+    alive = (scores != float("-inf")).any(-1, keepdim=True)
+    return torch.where(alive, scores, 0.0).softmax(-1).mul(alive) @ v
