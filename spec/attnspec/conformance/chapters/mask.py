@@ -1,5 +1,7 @@
 """Chapter mask: True = may attend; what is forbidden does not matter; a row that sees nothing is zero."""
 
+import math
+
 import torch
 
 from ... import oracle
@@ -319,7 +321,9 @@ def check_extremes(subject, case):
     value = torch.where(hidden, torch.full_like(inputs.value, -50.0), 3.0 + inputs.value.clamp(-3, 3) / 64.0)
     # The scale is 1, so that the level is what the fill has to be below.
     # At 2**24 rounding alone explains much.
-    for level in (2.0**17, 2.0**24) if case.dtype != "float16" else (2.0**14,):  # what float16 can hold
+    # In float16 the products must fit before they are scaled: that they may not is for `dtype.range` to say.
+    half = 2.0 ** min(14, math.floor(math.log2(60000 / case.d_k**0.5)))
+    for level in (2.0**17, 2.0**24) if case.dtype != "float16" else (half,):
         query, key = torch.zeros_like(inputs.query), torch.zeros_like(inputs.key)
         query[..., 0] = 64.0 * case.d_k**0.5
         steps = torch.randint(0, 4, key.shape[:3], generator=case.generator(9)).to(key.dtype)
