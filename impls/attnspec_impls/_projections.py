@@ -36,14 +36,16 @@ def copied(_: str, parameter: Tensor) -> Tensor:
     return parameter.detach().clone()
 
 
-class SeparateProjections(nn.Module):
-    """A layer's `W_q`, `W_k`, `W_v` and `W_o`, stored as the contract's canonical weights are.
+class _Projections(nn.Module):
+    """What layers know however their matrices are stored.
 
     Attributes:
         d_model: Width of the model.
         heads: Query heads.
         kv_heads: Key and value heads; query head `h` reads head `h // (heads // kv_heads)`.
+        d_k: Width of a head.
         dropout: Probability of dropping a weight in training.
+        has_bias: Whether the projections have biases.
     """
 
     def __init__(
@@ -71,11 +73,28 @@ class SeparateProjections(nn.Module):
         check_layer_sizes(type(self).__name__, d_model, heads, kv_heads, dropout)
         self.d_model, self.heads, self.dropout, self.has_bias = d_model, heads, dropout, bias
         self.kv_heads = heads if kv_heads is None else kv_heads
-        kv_width = self.kv_heads * (d_model // heads)
-        self.W_q = nn.Linear(d_model, d_model, bias=bias)
-        self.W_k = nn.Linear(d_model, kv_width, bias=bias)
-        self.W_v = nn.Linear(d_model, kv_width, bias=bias)
-        self.W_o = nn.Linear(d_model, d_model, bias=bias)
+        self.d_k = d_model // heads
+        self._make_matrices()
+
+    def _make_matrices(self) -> None:
+        raise NotImplementedError
+
+    def _check_weights(self, weights: LayerWeights) -> None:
+        check_layer_weights(
+            type(self).__name__, weights, d_model=self.d_model, heads=self.heads, kv_heads=self.kv_heads,
+            d_k=self.d_k, bias=self.has_bias,
+        )  # fmt: skip
+
+
+class SeparateProjections(_Projections):
+    """A layer's `W_q`, `W_k`, `W_v` and `W_o`, stored as the contract's canonical weights are."""
+
+    def _make_matrices(self) -> None:
+        kv_width = self.kv_heads * self.d_k
+        self.W_q = nn.Linear(self.d_model, self.d_model, bias=self.has_bias)
+        self.W_k = nn.Linear(self.d_model, kv_width, bias=self.has_bias)
+        self.W_v = nn.Linear(self.d_model, kv_width, bias=self.has_bias)
+        self.W_o = nn.Linear(self.d_model, self.d_model, bias=self.has_bias)
 
     def load_canonical(self, weights: LayerWeights) -> "SeparateProjections":
         """Copy canonical weights in, and return the layer.
@@ -83,10 +102,7 @@ class SeparateProjections(nn.Module):
         Raises:
             ShapeError: If they are of other sizes, or have biases that the layer has not.
         """
-        check_layer_weights(
-            type(self).__name__, weights, d_model=self.d_model, heads=self.heads, kv_heads=self.kv_heads,
-            d_k=self.d_model // self.heads, bias=self.has_bias,
-        )  # fmt: skip
+        self._check_weights(weights)
         load_linear(self.W_q, weights.W_q, weights.b_q)
         load_linear(self.W_k, weights.W_k, weights.b_k)
         load_linear(self.W_v, weights.W_v, weights.b_v)
@@ -102,41 +118,17 @@ class SeparateProjections(nn.Module):
         ).map(copied)  # fmt: skip
 
 
-class StackedProjections(nn.Module):
+class StackedProjections(_Projections):
     """A layer's projections with queries, keys and values in one matrix, and `W_o`.
 
     The rows of `W_qkv` are all query heads, then all key heads, then all value heads. Self-attention then
     takes one product instead of three, which short calls feel.
-
-    Attributes:
-        d_model: Width of the model.
-        heads: Query heads.
-        kv_heads: Key and value heads; query head `h` reads head `h // (heads // kv_heads)`.
-        dropout: Probability of dropping a weight in training.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        heads: int,
-        *,
-        kv_heads: int | None = None,
-        bias: bool = True,
-        dropout: float = 0.0,
-    ) -> None:
-        """Make the projections; see `SeparateProjections`.
-
-        Raises:
-            ShapeError: If a size or the probability is not allowed.
-        """
-        super().__init__()
-        check_layer_sizes(type(self).__name__, d_model, heads, kv_heads, dropout)
-        self.d_model, self.heads, self.dropout, self.has_bias = d_model, heads, dropout, bias
-        self.kv_heads = heads if kv_heads is None else kv_heads
+    def _make_matrices(self) -> None:
         self.parts = (self.heads, self.kv_heads, self.kv_heads)
-        self.d_k = d_model // heads
-        self.W_qkv = nn.Linear(d_model, sum(self.parts) * self.d_k, bias=bias)
-        self.W_o = nn.Linear(d_model, d_model, bias=bias)
+        self.W_qkv = nn.Linear(self.d_model, sum(self.parts) * self.d_k, bias=self.has_bias)
+        self.W_o = nn.Linear(self.d_model, self.d_model, bias=self.has_bias)
 
     def project(
         self,
@@ -173,10 +165,7 @@ class StackedProjections(nn.Module):
         Raises:
             ShapeError: If they are of other sizes, or have biases that the layer has not.
         """
-        check_layer_weights(
-            type(self).__name__, weights, d_model=self.d_model, heads=self.heads, kv_heads=self.kv_heads,
-            d_k=self.d_k, bias=self.has_bias,
-        )  # fmt: skip
+        self._check_weights(weights)
         given = ((weights.W_q, weights.b_q), (weights.W_k, weights.b_k), (weights.W_v, weights.b_v))
         for held, (weight, bias) in zip(self._rows(), given, strict=True):
             copy_projection(*held, weight, bias)

@@ -81,7 +81,7 @@ class BlockwiseAttention(SeparateProjections):
         )  # fmt: skip
         key = query if key is None else key
         value = key if value is None else value
-        d_k = self.d_model // self.heads
+        d_k = self.d_k
         mixed = attend_in_blocks(
             self.W_q(query).unflatten(-1, (self.heads, d_k)).transpose(1, 2),
             self.W_k(key).unflatten(-1, (self.kv_heads, d_k)).transpose(1, 2),

@@ -72,7 +72,7 @@ class CachedAttention(SeparateProjections):
             ShapeError: If a size is not allowed, or the window looks back further than the cache goes.
             DtypeError: If a dtype, or a mix of dtypes, is not allowed.
         """
-        d_k = self.d_model // self.heads
+        d_k = self.d_k
         key, value, reach = (None, None, -1) if cache is None else (cache.key, cache.value, cache.reach)
         check_cached_call(
             "CachedAttention", inputs, key, value, d_model=self.d_model, kv_heads=self.kv_heads, d_k=d_k,

@@ -101,7 +101,7 @@ class LocalWindowAttention(SeparateProjections):
         )  # fmt: skip
         key = query if key is None else key
         value = key if value is None else value
-        d_k = self.d_model // self.heads
+        d_k = self.d_k
         q = self.W_q(query).unflatten(-1, (self.heads, d_k)).transpose(1, 2)
         k = self.W_k(key).unflatten(-1, (self.kv_heads, d_k)).transpose(1, 2)
         v = self.W_v(value).unflatten(-1, (self.kv_heads, d_k)).transpose(1, 2)

@@ -66,7 +66,7 @@ class MixedPrecisionAttention(SeparateProjections):
         )  # fmt: skip
         key = query if key is None else key
         value = key if value is None else value
-        group, d_k = self.heads // self.kv_heads, self.d_model // self.heads
+        group, d_k = self.heads // self.kv_heads, self.d_k
         q = self.W_q(query).unflatten(-1, (self.heads, d_k)).transpose(1, 2)
         k = self.W_k(key).unflatten(-1, (self.kv_heads, d_k)).transpose(1, 2)
         v = self.W_v(value).unflatten(-1, (self.kv_heads, d_k)).transpose(1, 2)

@@ -5,6 +5,8 @@ from functools import lru_cache
 from itertools import permutations
 from math import prod
 
+from torch import Tensor
+
 
 def _in_order(group: list[str]) -> bool:
     """Whether heads that share an axis with their width or their groups lie as in the contract."""
@@ -52,3 +54,13 @@ def arrangements(
         axes = tuple(tuple(names[a] for a in group) for group in groups)
         found.append((tuple(sizes[a] for a in laid), order, axes))
     return tuple(found)
+
+
+def laid_as(tensor: Tensor, landmark: Tensor, names: tuple[str, ...], axes: object) -> Tensor | None:
+    """Return a tensor with its axes in a landmark's order, where it has the given arrangement; else None."""
+    if tensor.numel() != landmark.numel():
+        return None
+    for sizes, order, found in arrangements(tuple(tensor.shape), tuple(landmark.shape), names):
+        if found == axes:
+            return tensor.reshape(sizes).permute(order).reshape(landmark.shape)
+    return None

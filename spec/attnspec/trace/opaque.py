@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .arrange import arrangements
+from .arrange import arrangements, laid_as
 from .landmarks import MASK, SCALE, SCORES, SHARE, SOFTMAX, Chart
 from .match import FORBIDDEN, Match
 from .reading import Reading, Sight
@@ -84,11 +84,8 @@ def changed_sets(reading: Reading, suspect: Sight, match: Match) -> tuple[Tensor
     chart, output = reading.chart, suspect.event.outputs[0].value
     assert chart is not None
     mark = chart.landmarks[match.landmark]
-    if output is None or output.numel() != mark.value.numel():
+    laid = None if output is None else laid_as(output, mark.value, mark.axes, match.axes)
+    if laid is None:
         return None
-    for sizes, order, axes in arrangements(tuple(output.shape), tuple(mark.value.shape), mark.axes):
-        if axes == match.axes:
-            laid = output.reshape(sizes).permute(order).reshape(mark.value.shape)
-            allowed = reading.tolerance() * mark.rms * abs(match.factor)
-            return ~((laid - match.factor * mark.value).abs() <= allowed), ~(laid >= FORBIDDEN)
-    return None
+    allowed = reading.tolerance() * mark.rms * abs(match.factor)
+    return ~((laid - match.factor * mark.value).abs() <= allowed), ~(laid >= FORBIDDEN)

@@ -1,6 +1,6 @@
 """From the scores to the weights and the mix: scale, cap, bias, mask, softmax, and their order."""
 
-from .arrange import arrangements
+from .arrange import laid_as
 from .landmarks import AGGREGATE, BIAS, CAP, MASK, PROJECTIONS, SCALE, SCORES, SHARE, SOFTMAX
 from .match import Match
 from .names import assigned_role
@@ -91,15 +91,12 @@ def _keeps_weight(reading: Reading, suspect: Sight, match: Match) -> bool:
     chart, given = reading.chart, suspect.event.inputs[0].value
     assert chart is not None
     mark = chart.landmarks[match.landmark]
-    if given is None or given.numel() != mark.value.numel():
+    laid = None if given is None else laid_as(given, mark.value, mark.axes, match.axes)
+    if laid is None:
         return False
-    for sizes, order, axes in arrangements(tuple(given.shape), tuple(mark.value.shape), mark.axes):
-        if axes == match.axes:
-            laid = given.reshape(sizes).permute(order).reshape(mark.value.shape)
-            live = chart.visible.any(-1, keepdim=True)
-            hidden = laid.softmax(-1).masked_fill(chart.visible | ~live, 0.0)
-            return float(hidden.sum(-1).max()) > reading.tolerance()
-    return False
+    live = chart.visible.any(-1, keepdim=True)
+    hidden = laid.softmax(-1).masked_fill(chart.visible | ~live, 0.0)
+    return float(hidden.sum(-1).max()) > reading.tolerance()
 
 
 def _exchanged(reading: Reading, scored: Sight) -> Verdict:
