@@ -98,7 +98,7 @@ def _example(found: Any) -> str:
     names = [
         p.name for p in known if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
-    if inspect.isfunction(found) and len(names) >= 3:
+    if inspect.isfunction(found) and (len(names) >= 3 or "key" in match_names(names, CALL_NAMES)):
         said = ", ".join(
             f"{name}={meaning}"
             for name, meaning in zip(names, ("query", "key", "value", "mask"), strict=False)
