@@ -1,6 +1,7 @@
 """Check every built-in implementation in the profile `default` with many seeds, as a user would.
 
     python tests/soak/seeds.py                   seeds 1 to 20 that seeds.json does not hold yet
+    python tests/soak/seeds.py sdpa flex         of these implementations only
     python tests/soak/seeds.py --seeds 21 40     others; they are added
     python tests/soak/seeds.py --restart         begin anew
 
@@ -18,7 +19,15 @@ from typing import Any
 from attnspec_impls import CATALOGUE
 
 RESULTS = Path(__file__).with_name("seeds.json")
+ROOT = RESULTS.parents[2]
 PROFILE = "default"
+
+
+def commit() -> str:
+    """Return the last commit that changed the suite or an implementation."""
+    command = ["git", "log", "-1", "--format=%h", "--", "spec", "impls"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    return done.stdout.strip() or "unknown"
 
 
 def run(name: str, seed: int, jobs: int) -> dict[str, Any]:
@@ -37,19 +46,21 @@ def run(name: str, seed: int, jobs: int) -> dict[str, Any]:
         "clauses": found["ran"],
         "cases": sum(r["examples"] for r in found["results"]),
         "failed": failed,
+        "commit": commit(),
     }
 
 
 def main() -> int:
     """Run what is missing, and write after each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all built-ins")
     parser.add_argument("--seeds", nargs=2, type=int, default=(1, 20), metavar=("FIRST", "LAST"))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--restart", action="store_true")
     words = parser.parse_args()
     kept = {} if words.restart or not RESULTS.exists() else json.loads(RESULTS.read_text("utf-8"))["runs"]
     first, last = words.seeds
-    wanted = [(name, seed) for seed in range(first, last + 1) for name in CATALOGUE]
+    wanted = [(name, seed) for seed in range(first, last + 1) for name in words.names or CATALOGUE]
     for name, seed in wanted:
         if str(seed) in kept.setdefault(name, {}):
             continue
