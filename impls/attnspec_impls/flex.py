@@ -112,19 +112,36 @@ def score_function(
     shape = (query.shape[0], query.shape[1], band.q_len, band.kv_len)
     mask, bias = (None if matrix is None else matrix.expand(shape) for matrix in (mask, bias))
 
-    def change(score: Tensor, batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        distance = k - q - band.offset
-        if softcap is not None:
-            score = softcap * torch.tanh(score / softcap)
-        if bias is not None:
-            score = score + bias[batch, head, q, k]
-        if mask is not None:
-            score = torch.where(mask[batch, head, q, k], score, float("-inf"))
-        if band.left >= 0:
-            score = torch.where(distance >= -band.left, score, float("-inf"))
-        return torch.where(distance <= band.right, score, float("-inf")) if band.right >= 0 else score
+    # A lambda, since runtime type checks would prepare an inner function anew at every call.
+    return lambda score, batch, head, q, k: changed(
+        score, (batch, head, q, k), band=band, mask=mask, bias=bias, softcap=softcap
+    )
 
-    return change
+
+def changed(
+    score: Tensor, position: tuple[Tensor, ...], *, band: Band, mask: Tensor | None, bias: Tensor | None,
+    softcap: float | None,
+) -> Tensor:  # fmt: skip
+    """Return what becomes of the score at `position`: batch, head, query, key."""
+    *_, q, k = position
+    distance = k - q - band.offset
+    if softcap is not None:
+        score = softcap * torch.tanh(score / softcap)
+    if bias is not None:
+        score = score + element(bias, position)
+    if mask is not None:
+        score = torch.where(element(mask, position), score, float("-inf"))
+    if band.left >= 0:
+        score = torch.where(distance >= -band.left, score, float("-inf"))
+    return torch.where(distance <= band.right, score, float("-inf")) if band.right >= 0 else score
+
+
+def element(matrix: Tensor, position: tuple[Tensor, ...]) -> Tensor:
+    """Return `matrix[position]`, which a compiler needs; without one that takes torch four times longer."""
+    if torch.compiler.is_compiling():
+        return matrix[position]
+    found: Tensor = torch.ops.aten.index.Tensor(matrix, position)
+    return found
 
 
 def flexible_attention(

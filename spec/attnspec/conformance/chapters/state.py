@@ -179,7 +179,11 @@ class _no_guard:
 def _restore(before):
     torch.set_default_dtype(before["the default dtype"])
     torch.set_num_threads(before["the number of threads"])
-    torch.use_deterministic_algorithms(before["deterministic mode"])
+    # Setting these, even to what they are, costs: the first imports torch's compiler.
+    if torch.are_deterministic_algorithms_enabled() != before["deterministic mode"]:
+        torch.use_deterministic_algorithms(before["deterministic mode"])
+    if str(torch.get_default_device()) != before["the default device"]:
+        torch.set_default_device(before["the default device"])
     torch.set_autocast_enabled("cpu", before["autocast"])
     torch.set_float32_matmul_precision(before["float32 matmul precision"])
 
