@@ -62,7 +62,8 @@ def torch_attention(
         enable_gqa=query.shape[1] != key.shape[1],
     )  # fmt: skip
     # Adding is one plain pass; filling under a mask takes several times as long.
-    output = output + _nan_of_rows(query, key, visible=visible)
+    lost = _nan_of_rows(query, key, visible=visible)
+    output = output + lost if output.requires_grad else output.add_(lost)
     return (output if dead is None else output.masked_fill(dead, 0.0)), None
 
 

@@ -308,3 +308,50 @@ class ViewsItsInput(Layer):
 
     def project_queries(self, x):
         return super().project_queries(x.view(-1, x.shape[-1])).view(*x.shape[:2], -1)
+
+
+@defect(
+    "state/mutation",
+    "sgl-project/sglang#29916",
+    "state.weights_change",
+    case="weights loaded after a call under no_grad",
+    place="project_keys",
+)
+class ProjectionKeptWithoutGrad(Layer):
+    """Without gradients a copy of the key projection, made at the first call, is used ever after."""
+
+    def project_keys(self, x):
+        if torch.is_grad_enabled():
+            return super().project_keys(x)
+        if not hasattr(self, "kept"):
+            self.kept = self.W_k.weight.clone()
+        return nn.functional.linear(x, self.kept, self.W_k.bias)
+
+
+@defect(
+    "state/mutation",
+    "sgl-project/sglang#29916",
+    "state.weights_change",
+    case="weights loaded after a call in train mode",
+    place="project_output",
+)
+class OutputProjectionOfTheFirstCall(Layer):
+    """In train mode the output projection is a leaf that was taken from the parameter once."""
+
+    def project_output(self, merged):
+        if not self.training:
+            return super().project_output(merged)
+        if not hasattr(self, "kept"):
+            self.kept = self.W_o.weight.T.contiguous()
+        projected = merged @ self.kept
+        return projected if self.W_o.bias is None else projected + self.W_o.bias
+
+
+@defect("dtype", "common learner error", "state.conversion", case="to(float64) after a call")
+class ScaleKeptInItsFirstDtype(Layer):
+    """The scale is a tensor of the dtype of the first call."""
+
+    def attend(self, q, k, v, options):
+        if not hasattr(self, "factor"):
+            self.factor = torch.tensor(self.d_k**-0.5, dtype=q.dtype)
+        return super().attend(q, k, v, {"scale": float(self.factor), **options})

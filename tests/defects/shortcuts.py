@@ -322,7 +322,7 @@ class RankTwoMaskIsPadding(Core):
         return mask[:, None, None, :] if padding else mask
 
 
-@defect("state/mutation", OWN, "state.second_call", case="a mask where another one lay", place="mask_scores")
+@defect("state/mutation", OWN, "state.filled_anew", case="a mask where another one lay", place="mask_scores")
 class MaskKeptByAddress(Core):
     """A mask is copied once for each place in memory."""
 
@@ -332,3 +332,19 @@ class MaskKeptByAddress(Core):
 
     def read_mask(self, mask, query, key, call):
         return self.copies.setdefault((mask.data_ptr(), tuple(mask.shape)), mask.clone())
+
+
+@defect("state/mutation", OWN, "state.filled_anew", case="a key that was written to")
+class HeadsSharedOncePerTensor(Core):
+    """What the group's heads read is kept as long as the very same tensor comes."""
+
+    def __init__(self):
+        """Start with nothing."""
+        self.kept = None, None
+
+    def share_keys(self, key, group):
+        if key.requires_grad:
+            return super().share_keys(key, group)
+        if self.kept[0] is not key:
+            self.kept = key, super().share_keys(key, group)
+        return self.kept[1]

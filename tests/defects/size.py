@@ -208,6 +208,39 @@ class HeadsPastEightUnwritten(Core):
         return output.masked_fill(torch.arange(output.shape[1])[:, None, None] >= 8, 0.0)
 
 
+@defect("edge-size", "pytorch/pytorch#142228", "size.many_sequences", case="batch=33")
+class MaskOf32Sequences(Core):
+    """The mask of the first 32 sequences is prepared; the others attend to everything."""
+
+    def visible(self, query, key, call):
+        seen = super().visible(query, key, call)
+        if seen is None:
+            return None
+        late = torch.arange(query.shape[0]).view(-1, 1, 1, 1) >= 32
+        return seen | late
+
+
+@defect("edge-size", "pytorch/pytorch#142228", "size.many_sequences", case="batch=65")
+class BatchInWholeChunks(Core):
+    """Past 64 sequences the batch is taken in chunks of 64, and the rest is left at zero."""
+
+    def aggregate_values(self, weights, value, seen):
+        output = super().aggregate_values(weights, value, seen)
+        batch = output.shape[0]
+        kept = batch if batch < 64 else batch // 64 * 64
+        return output.masked_fill(torch.arange(batch).view(-1, 1, 1, 1) >= kept, 0.0)
+
+
+@defect("gqa", "common learner error", "size.many_heads", case="heads=16, kv_heads=2")
+class GroupsPastFour(Core):
+    """Beyond four query heads a group reads the next key head."""
+
+    def share_heads(self, tensor, group):
+        shared = super().share_heads(tensor, group)
+        member = torch.arange(shared.shape[1]) % group
+        return torch.where((member >= 4).view(-1, 1, 1), shared.roll(-group, 1), shared)
+
+
 @defect("edge-size", "B147 Dao-AILab/flash-attention#1159", "size.empty_batch", case="batch=0", place="")
 class EmptyBatchRaises(Core):
     """The first sample is looked at, there being none."""

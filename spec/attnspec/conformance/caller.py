@@ -20,11 +20,11 @@ from torch import Tensor
 from .._inputs import Options
 from .._slots import to_einops
 from ..declaration import Declaration
+from .calls import remember
 from .failures import NotApplicable, SubjectError
 from .guard import guarded
 from .mask_forms import handed_masks
 from .placement import placed, show_changes
-from .script import LastCall
 
 CORE_AXES = "batch heads q_len d_k"
 
@@ -233,12 +233,6 @@ class Caller:
             return found if isinstance(found, Tensor) else None
         members = members_of(result)
         return members[1] if len(members) > 1 and isinstance(members[1], Tensor) else None
-
-
-def remember(function: Any, given: Mapping[str, Any], again: Callable[[], Any]) -> None:
-    """Keep the latest call, for the script that reproduces a failure and for the trace that explains it."""
-    LastCall.function, LastCall.given, LastCall.again = function, dict(given), again
-    LastCall.state = function.state_dict() if isinstance(function, torch.nn.Module) else None
 
 
 def made_with(declaration: Declaration) -> frozenset[str]:

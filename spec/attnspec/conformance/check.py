@@ -15,7 +15,7 @@ CHAPTERS = (
     "size", "layout", "state", "determinism", "dropout", "weights", "params", "refusal", "cache",
 )  # fmt: skip
 # Modules of checks for clauses of several chapters: relations that need no weights.
-ACROSS = ("relations",)
+ACROSS = ("relations", "history")
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Check:
         recipe: Which cases it is tried on.
         on: What it is handed: a core (or the core view of a layer), a layer, or a cached layer.
         effort: Factor on the number of cases: a check that finds more with more cases has more.
+        sequence: Whether a failure lies in the order of calls, so that its script has to repeat them all.
     """
 
     clause: str
@@ -35,18 +36,24 @@ class Check:
     recipe: Recipe
     on: On
     effort: float = 1.0
+    sequence: bool = False
 
 
 _CHECKS: list[Check] = []
 
 
 def check(
-    clause: str, recipe: Recipe | None = None, *, on: On = "core", effort: float = 1.0
+    clause: str,
+    recipe: Recipe | None = None,
+    *,
+    on: On = "core",
+    effort: float = 1.0,
+    sequence: bool = False,
 ) -> Callable[[Function], Function]:
     """Enter a function as a check of `clause`."""
 
     def enter(function: Function) -> Function:
-        _CHECKS.append(Check(clause, function, recipe or Recipe(), on, effort))
+        _CHECKS.append(Check(clause, function, recipe or Recipe(), on, effort, sequence))
         return function
 
     return enter

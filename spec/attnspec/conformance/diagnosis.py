@@ -10,11 +10,12 @@ from .._table import STAGES
 from ..fingerprints import Match, explains, identify, match_exception
 from ..trace import Departure
 from ..trace.departure import departure_line, departure_of
+from .calls import LastCall
 from .cases import Case
 from .failures import NotApplicable, SubjectError
 from .layer_subject import LayerSubject
 from .results import ClauseResult, Failure
-from .script import LastCall, write_script
+from .script import write_script
 
 
 def diagnose(clause: Clause, result: ClauseResult, recognition: Any, *, scripts: str | None) -> ClauseResult:

@@ -20,11 +20,11 @@ from ..declaration import Declaration
 from ..precision import Precision, precision
 from ..weights import LayerWeights
 from .caller import HELPERS, LAYER_AXES, MADE_WITH, Caller, Outcome
+from .calls import LastCall
 from .cases import Case
 from .failures import NotApplicable, SubjectError
 from .guard import guarded
 from .placement import Placement
-from .script import LastCall
 from .space import Space
 
 WEIGHTS_UNKNOWN = "its weights are not known; declare them with --weights W_q=<path>"

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings, target
 
 from .._clauses import Clause
 from .._errors import DeclarationError
+from .calls import Call, LastCall, recorded
 from .cases import Case
 from .check import Check, checks
 from .failures import NotApplicable, SubjectError, Violation
@@ -16,7 +18,6 @@ from .layer_subject import WEIGHTS_UNKNOWN, LayerSubject
 from .profiles import Profile
 from .recipes import below
 from .results import ClauseResult, Failure
-from .script import LastCall
 from .space import Space
 
 Trouble = Violation | SubjectError
@@ -78,6 +79,7 @@ def run_clause(clause: Clause, recognition: Any, profile: Profile, *, start: int
             examples += count
             if trouble is not None:
                 case, error = trouble
+                LastCall.sequence = _calls_of(check, subject, case) if check.sequence else []
                 LastCall.trouble = error
                 return ClauseResult(
                     clause.name, "failed", examples=examples, seconds=time.perf_counter() - began,
@@ -128,6 +130,13 @@ def _run(check: Check, subject: Any, case: Case) -> None:
         check.function(subject, case)
     except DeclarationError as error:
         raise SubjectError("parameters", str(error)) from error
+
+
+def _calls_of(check: Check, subject: Any, case: Case) -> list[Call]:
+    """Repeat a failure, and return the calls that led to it."""
+    with recorded() as calls, suppress(Violation, SubjectError, NotApplicable):
+        _run(check, subject, case)
+    return calls
 
 
 def run_check(

@@ -1,28 +1,18 @@
 """A script that reproduces one failure with torch and the user's file alone."""
 
 import pprint
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .._clauses import Clause
+from .calls import Call, LastCall, recorded, remember
 from .results import Failure
 
 LARGEST = 4096
-
-
-class LastCall:
-    """The latest call of the code under test: what was called, and with what."""
-
-    function: Any = None
-    again: Callable[[], Any] | None = None
-    trouble: Exception | None = None
-    given: ClassVar[dict[str, Any]] = {}
-    state: dict[str, Tensor] | None = None
-    given_sizes: ClassVar[dict[str, Any]] = {}
 
 
 def literal(tensor: Tensor) -> str:
@@ -42,16 +32,17 @@ def literal(tensor: Tensor) -> str:
 
 
 def write_script(folder: Path, clause: Clause, failure: Failure, recognition: Any) -> Path | None:
-    """Write the script of the latest call and return its path; None if the call is too large to write out.
+    """Write the script of a failure and return its path; None if its calls are too large to write out.
+
+    Where the failure lies in the order of calls, all are repeated; else the latest alone.
 
     Raises:
         OSError: Never; a folder that cannot be written to means no script.
     """
-    given = LastCall.given
-    tensors = [v for v in given.values() if isinstance(v, Tensor)] + list((LastCall.state or {}).values())
-    if LastCall.function is None or sum(t.numel() for t in tensors) > LARGEST:
+    calls = LastCall.sequence or latest_call()
+    if not calls or sum(t.numel() for call in calls for t in call.tensors()) > LARGEST:
         return None
-    text = script_text(clause, failure, recognition)
+    text = script_text(clause, failure, recognition, calls)
     path = folder / f"{clause.name}.py"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,9 +52,16 @@ def write_script(folder: Path, clause: Clause, failure: Failure, recognition: An
     return path
 
 
-def script_text(clause: Clause, failure: Failure, recognition: Any) -> str:
+def latest_call() -> list[Call]:
+    """Return the latest call alone, if there was one."""
+    with recorded() as calls:
+        if LastCall.function is not None and LastCall.again is not None:
+            remember(LastCall.function, LastCall.given, LastCall.again)
+        return calls
+
+
+def script_text(clause: Clause, failure: Failure, recognition: Any, calls: Sequence[Call]) -> str:
     """Return the script as text."""
-    declaration = recognition.declaration
     lines = [
         f'"""{clause.name} ({clause.level}): {clause.statement}',
         "",
@@ -77,12 +75,10 @@ def script_text(clause: Clause, failure: Failure, recognition: Any) -> str:
         *_import_lines(recognition.name),
         "",
     ]
-    names = []
-    for name, value in LastCall.given.items():
-        lines.append(f"{name} = {literal(value) if isinstance(value, Tensor) else repr(value)}")
-        names.append(name)
-    lines += _call_lines(declaration, names)
-    lines += ["print('output', output)"]
+    if len(calls) > 1:
+        lines += ["# The calls in their order; the last is the one that goes wrong.", ""]
+    lines += _calls_lines(recognition.declaration, calls)
+    lines += ["torch.set_printoptions(precision=17)", "print('output', output)"]
     if failure.index is not None and failure.expected is not None:
         lines += [
             f"# In the contract's axes it is {failure.index}; a layer's core is seen through exact weights.",
@@ -114,30 +110,74 @@ def _import_lines(name: str) -> list[str]:
     return [f"import {place}", f"target = {place}.{found}"]
 
 
-def _call_lines(declaration: Any, names: list[str]) -> list[str]:
-    lines = []
-    called = "target"
-    if isinstance(LastCall.function, nn.Module) and LastCall.state is not None:
-        sizes = LastCall.given_sizes.items()
+def _calls_lines(declaration: Any, calls: Sequence[Call]) -> list[str]:
+    lines: list[str] = []
+    before: dict[int, Call] = {}  # by what is called
+    last: Call | None = None
+    for call in calls:
+        for name, value in call.given.items():
+            lines += _argument_lines(name, value, call, last)
+        called = "target"
+        if isinstance(call.function, nn.Module) and call.state is not None:
+            earlier = before.get(id(call.function))
+            number = list(before).index(id(call.function)) if earlier else len(before)
+            called = "layer" if number == 0 else f"layer_{number + 1}"
+            lines += _module_lines(declaration, called, call, earlier)
+        if len(calls) > 1:
+            lines.append(f"torch.set_grad_enabled({call.grad})")
+        lines += _call_lines(declaration, called, list(call.given))
+        if call is not calls[-1]:
+            lines.append("")
+        before[id(call.function)] = last = call
+    return lines
+
+
+def _argument_lines(name: str, value: Any, call: Call, last: Call | None) -> list[str]:
+    if not isinstance(value, Tensor):
+        return [f"{name} = {value!r}"]
+    if last is not None and last.handed.get(name) is call.handed[name]:
+        same = torch.equal(last.given[name].nan_to_num(), value.nan_to_num())
+        return [] if same else [f"{name}.copy_({literal(value)})  # the very same tensor"]
+    asks = ".requires_grad_()" if value.requires_grad else ""
+    return [f"{name} = {literal(value)}{asks}"]
+
+
+def _module_lines(declaration: Any, called: str, call: Call, earlier: Call | None) -> list[str]:
+    """Return what makes the module, or what changed in it since its earlier call."""
+    lines, state = [], call.state or {}
+    if earlier is None:
+        sizes = call.sizes.items()
         lines += [f"{k} = {literal(v) if isinstance(v, Tensor) else repr(v)}" for k, v in sizes]
-        lines.append("_target = target")
-        lines.append(f"layer = {declaration.new}")
-        some = next(iter(LastCall.state.values()), None)
-        if some is not None:
-            lines.append(f"layer = layer.to({some.dtype})")
-        lines.append("layer.load_state_dict({")
-        lines += [f"    {name!r}: {literal(tensor)}," for name, tensor in LastCall.state.items()]
+        lines += ["_target = target", f"{called} = {declaration.new}"]
+    some = next(iter(state.values()), None)
+    if some is not None and (earlier is None or _dtype(earlier.state) != some.dtype):
+        lines.append(f"{called} = {called}.to({some.dtype})")
+    if earlier is None or not _equal(earlier.state or {}, state):
+        lines.append(f"{called}.load_state_dict({{")
+        lines += [f"    {name!r}: {literal(tensor)}," for name, tensor in state.items()]
         lines.append("})")
-        lines.append("layer.train()" if LastCall.function.training else "layer.eval()")
-        called = "layer"
+    if earlier is None or earlier.training != call.training:
+        lines.append(f"{called}.train()" if call.training else f"{called}.eval()")
+    return lines
+
+
+def _dtype(state: Mapping[str, Tensor] | None) -> torch.dtype | None:
+    return next((tensor.dtype for tensor in (state or {}).values()), None)
+
+
+def _equal(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
+    return all(
+        torch.equal(first[n], t) and first[n].dtype == t.dtype for n, t in second.items() if n in first
+    )
+
+
+def _call_lines(declaration: Any, called: str, names: list[str]) -> list[str]:
     if declaration.call is not None:
         missing = [
             n for n in ("key", "value", "mask", "bias", "window", "softcap", "scale") if n not in names
         ]
-        lines += [f"{n} = None" for n in missing] + [f"f = {called}", f"output = {declaration.call}"]
-    else:
-        words = ", ".join(
-            f"{declaration.arguments[name]}={name}" for name in names if name in declaration.arguments
-        )
-        lines.append(f"output = {called}({words})")
-    return lines
+        return [f"{n} = None" for n in missing] + [f"f = {called}", f"output = {declaration.call}"]
+    words = ", ".join(
+        f"{declaration.arguments[name]}={name}" for name in names if name in declaration.arguments
+    )
+    return [f"output = {called}({words})"]

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from .. import oracle
 from .._errors import TargetError
 from .._inputs import LayerInputs
+from ..conformance.calls import LastCall
 from ..conformance.cases import Case
 from ..conformance.failures import NotApplicable, SubjectError
 from ..conformance.layer_subject import LayerSubject
-from ..conformance.script import LastCall
 from ..declaration import Declaration
 from ..loading import load_target
 from .build import trace_runs

@@ -236,7 +236,7 @@ def check_coincidence(subject, case):
     "size.many_heads",
     Recipe(
         {
-            "heads": ((12, 12), (16, 16), (12, 4), (32, 8)),
+            "heads": ((12, 12), (16, 16), (12, 4), (32, 8), (9, 1), (16, 2), (33, 33), (64, 4), (65, 65)),
             "lengths": ((3, 5), (4, 4)),
             "batch": (1, 2),
             "widths": ((4, 4), (3, 3)),
@@ -245,3 +245,20 @@ def check_coincidence(subject, case):
 )
 def check_many_heads(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="many heads give a wrong output")
+
+
+@check(
+    "size.many_sequences",
+    Recipe(
+        {
+            "batch": (7, 17, 33, 65, 130),
+            "heads": ((1, 1), (2, 2), (4, 2)),
+            "lengths": ((2, 3), (3, 3)),
+            "widths": ((3, 3), (2, 4)),
+            "causal": (False, True),
+            "mask": (None, "random"),
+        }
+    ),
+)
+def check_many_sequences(subject, case):
+    judge.judge_core(subject, case.core_inputs(), what="a sequence of a large batch gets a wrong output")

@@ -11,7 +11,6 @@ from ..bound_layer import layer_bound
 from ..check import check
 from ..failures import NotApplicable, SubjectError, Violation
 from ..recipes import Recipe
-from ..turns import turns
 
 OPTIONS = {
     "lengths": ((3, 4), (4, 4), (2, 7)),
@@ -186,95 +185,6 @@ def _restore(before):
         torch.set_default_device(before["the default device"])
     torch.set_autocast_enabled("cpu", before["autocast"])
     torch.set_float32_matmul_precision(before["float32 matmul precision"])
-
-
-@check(
-    "state.second_call",
-    Recipe({"lengths": ((3, 4), (4, 4), (5, 7)), "causal": (False, True), "mask": (None, "random")}),
-)
-def check_second_call(subject, case):
-    """Other sizes, another mask of the same size, another dtype before: the answer stays the same."""
-    inputs = case.core_inputs()
-    before = subject.run(inputs).output
-    others = [
-        case.replace(q_len=case.q_len + 3, kv_len=case.kv_len + 3, seed=case.seed + 1),
-        case.replace(batch=case.batch + 1),
-        case.replace(
-            mask="sparse" if subject.space.has("mask") else None,
-            mask_axes="".join(a for a in "bhqk" if a in subject.space.mask_axes),
-            seed=case.seed + 2,
-        ),
-        *(case.replace(dtype=d, mask=None) for d in [d for d in subject.space.dtypes if d != case.dtype][:1]),
-        *turns(subject.space, case, 3),
-    ]
-    for other in others:
-        fitted = subject.space.fit(other)
-        if fitted is None:
-            continue
-        try:
-            judge.judge_core(
-                subject, fitted.core_inputs(), what="an earlier call changes the result of a later one"
-            )
-        except Violation:
-            if fitted.dtype == case.dtype or not _inexact_anyway(subject, fitted):
-                raise
-    judge.require_equal(subject.run(inputs).output, before, what="a call in between changes the result")
-
-
-def _inexact_anyway(subject, case):
-    """Whether a dtype gives wrong results at sizes that no call had before: no fault of an earlier one."""
-    for more in (5, 7, 11):
-        longer = subject.space.fit(case.replace(q_len=case.q_len + more, kv_len=case.kv_len + more))
-        try:
-            judge.judge_core(subject, longer.core_inputs())
-        except Violation:
-            return True
-    return False
-
-
-@check(
-    "state.second_call",
-    Recipe({"lengths": ((3, 4), (4, 4), (5, 7)), "causal": (False, True), "mask": (None, "random")}),
-    on="layer",
-)
-def check_layer_second_call(subject, case):
-    """One module, called with other sizes and masks in between."""
-    inputs = subject.layer_inputs(case)
-    layer = subject.build(inputs.weights)
-    before = layer.run(inputs).output
-    longer = subject.space.fit(case.replace(q_len=case.q_len + 4, kv_len=case.kv_len + 4, seed=case.seed + 1))
-    others = [
-        longer,
-        case.replace(seed=case.seed + 2),
-        case.replace(batch=case.batch + 2),
-        case.replace(q_len=2, kv_len=2),
-        case,
-        *turns(subject.space, case, 5),
-    ]
-    for other in others:
-        fitted = subject.space.fit(other)
-        if fitted is not None:
-            changed = subject.layer_inputs(fitted).replace(weights=inputs.weights)
-            judge.judge_layer(
-                subject,
-                changed,
-                layer=layer,
-                what="an earlier call of the module changes the result of a later one",
-            )
-    judge.require_equal(
-        layer.run(inputs).output, before, what="calls in between change what the module returns"
-    )
-
-
-@check("state.instances", Recipe({"causal": (False, True)}), on="layer")
-def check_instances(subject, case):
-    """Two modules side by side do not share anything."""
-    inputs = subject.layer_inputs(case)
-    other = subject.layer_inputs(case.replace(seed=case.seed + 5))
-    first = subject.build(inputs.weights)
-    second = subject.build(other.weights)
-    judge.judge_layer(subject, inputs, layer=first, what="another instance changes what a module returns")
-    judge.judge_layer(subject, other, layer=second, what="an earlier instance changes what a module returns")
 
 
 @check("state.train_eval", Recipe({"causal": (False, True), "mask": (None, "random", "dead")}), on="layer")
