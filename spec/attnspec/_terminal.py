@@ -24,6 +24,7 @@ from .report import Report, failure_text
 
 WIDE = 200
 MANY = 12
+KINDS = {"cached": "layer with a cache"}  # where a contract is not called what a person calls it
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -91,7 +92,8 @@ def chapters(report: Report) -> RenderableType:
 def tally(report: Report) -> RenderableType:
     """Return the sentence that says what ran and what did not, and why."""
     total = len(report.results)
-    lines = [f"ran {report.ran} of {total} clauses that apply to a {report.recognised['contract']}"]
+    contract = report.recognised["contract"]
+    lines = [f"ran {report.ran} of {total} clauses that apply to a {KINDS.get(contract, contract)}"]
     skipped = sum(report.inapplicable().values())
     if skipped:
         lines[0] += f"; {skipped} not applicable:"

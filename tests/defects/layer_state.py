@@ -355,3 +355,25 @@ class ScaleKeptInItsFirstDtype(Layer):
         if not hasattr(self, "factor"):
             self.factor = torch.tensor(self.d_k**-0.5, dtype=q.dtype)
         return super().attend(q, k, v, {"scale": float(self.factor), **options})
+
+
+@defect("dtype", "B092 pytorch/pytorch#99012", "dtype.autocast", case="under autocast", place="merge_heads")
+class MergesIntoTheInputsDtype(Layer):
+    """Heads are written into a buffer of the inputs' dtype, which theirs is not under autocast."""
+
+    def project_queries(self, x):
+        self.buffer = x.new_zeros(x.shape)
+        return super().project_queries(x)
+
+    def merge_heads(self, mixed):
+        merged = super().merge_heads(mixed)
+        return self.buffer.scatter(2, torch.arange(self.d_model).expand_as(merged), merged)
+
+
+@defect("dtype", "B092 pytorch/pytorch#99012", "dtype.autocast", case="under autocast")
+class LosesBitsUnderAutocast(Layer):
+    """Under autocast merged heads pass through eight bits."""
+
+    def merge_heads(self, mixed):
+        merged = super().merge_heads(mixed)
+        return merged.to(torch.float8_e5m2).to(merged.dtype) if torch.is_autocast_enabled("cpu") else merged

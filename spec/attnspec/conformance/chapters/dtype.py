@@ -4,8 +4,10 @@ import torch
 
 from ... import oracle
 from .. import judge
+from ..bound_layer import layer_bound
 from ..check import check
 from ..failures import NotApplicable, SubjectError, Violation
+from ..placement import Placement
 from ..recipes import GENERAL, Recipe
 from ..tensors import ALIVE
 from .grouped import judge_gradients
@@ -224,3 +226,34 @@ def check_module(subject, case):
             f"module.to({case.dtype}) leaves {left[0]} behind", got="another dtype", expected=case.dtype
         )
     judge.judge_layer(subject, inputs, layer=layer, what=f"after module.to({case.dtype}) the output is wrong")
+
+
+HALF = ("bfloat16", "float16")
+
+
+@check(
+    "dtype.autocast",
+    Recipe({"values": ("normal",), "causal": (False, True), "mask": (None, *ALIVE)}),
+    on="layer",
+)
+def check_autocast(subject, case):
+    """A float32 layer under autocast is as exact as the half type allows, and takes what it took before."""
+    inputs = subject.layer_inputs(case)
+    exact = oracle.layer(inputs)
+    layer = subject.build(inputs.weights)
+    for name in [n for n in HALF if n in subject.space.dtypes]:
+        half = getattr(torch, name)
+        try:
+            with torch.autocast(Placement.device.type, dtype=half):
+                outcome = layer.run(inputs)
+        except SubjectError as error:
+            raise Violation(
+                f"under autocast to {name} it raises: {error}", got=error.kind, expected="an output"
+            ) from error
+        judge.require_within(
+            outcome.output,
+            exact.output,
+            layer_bound(inputs, exact, judge.roundoffs_for(subject, half), autocast=True),
+            what=f"under autocast to {name} the output is further off than rounding explains",
+            rows=judge.alive_rows(exact),
+        )
