@@ -153,6 +153,17 @@ CONSTRUCTION = (
     ),
 )
 
+CONFIGS = (
+    right("configs:ByGet", "wq wk wv wo"),
+    wrong("configs:ByGetUnscaled", "value.plain", "scale.default"),
+    right("configs:ByPop", "wq wk wv wo"),
+    right("configs:ByName", "wq wk wv wo", checks=(*LAYER, "dropout.survivors")),
+    right("configs:ByNameAndKey", "wq wk wv wo"),
+    right("configs:HandedDown", "inner.wq inner.wk inner.wv inner.wo"),
+    right("configs:Shared", "wq wk wv wo", checks=(*LAYER, "dropout.survivors", "dropout.random")),
+    wrong("configs:SharedForgotten", "dropout.survivors", passes=("value.plain",)),
+)
+
 WEIGHTS = (
     right("weights:Concat", "w_q w_k w_v w_concat", checks=(*LAYER, "value.cross_sources")),
     wrong("weights:ConcatKeysForValues", "value.cross_sources"),
@@ -380,5 +391,5 @@ TRANSFORMERS = (
     ),
 )
 
-OWN = (*DOCUMENTS, *CONSTRUCTION, *WEIGHTS, *MASKS, *BLOCKS, *CORES, *CHOSEN, *SCRIPTS)
+OWN = (*DOCUMENTS, *CONSTRUCTION, *CONFIGS, *WEIGHTS, *MASKS, *BLOCKS, *CORES, *CHOSEN, *SCRIPTS)
 ALL = (*OWN, *LIBRARIES)

@@ -1,7 +1,7 @@
 """How a layer is constructed: by the names of its parameters, through a config, or not at all."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from .._errors import TargetError
 from ..conformance.caller import MADE_WITH
 from ..declaration import Declaration
 from ..loading import Target
+from .config import Use, config_escapes, config_parameter, config_uses, derived_names
 from .names import (
     CALL_NAMES,
     NEW_CONSTANTS,
@@ -19,7 +20,7 @@ from .names import (
     match_names,
     parameters_of,
 )
-from .written import config_parameter, config_uses, global_sizes
+from .written import global_sizes
 
 # Further widths of inputs and outputs, all of them `d_model` in a test.
 TWICE = dict.fromkeys(
@@ -32,6 +33,8 @@ TWICE = dict.fromkeys(
 )
 # What a constructor gets that must be told an option which the call takes as well.
 UNUSED = {"causal": "False", "mask": "None", "window": "max_len"}
+# The methods of a config that is read as an object and as a dictionary.
+BY_KEY = "{'get': lambda c, n, d=None: getattr(c, n, d), '__getitem__': lambda c, n: getattr(c, n)}"
 SUPPLIED = "d_model heads kv_heads d_k d_v bias dropout max_len causal mask window"
 
 
@@ -134,7 +137,7 @@ def _wanted(name: str, meaning: str, default: Any) -> bool:
 
 def _with_config(target: Target, config: str, parameters: Mapping[str, inspect.Parameter]) -> str:
     cls = config_class(target, parameters[config])
-    inner = _from_class(target, cls) if cls is not None else _from_source(target, config)
+    inner = _from_class(target, cls, config) if cls is not None else _from_source(target, config)
     rest = {name: p for name, p in parameters.items() if name != config}
     # Modules of transformers leave causality to the mask of the call, whatever their constructor says.
     called = frozenset(MADE_WITH) if hasattr(cls, "_attn_implementation") else called_with(target.object)
@@ -162,12 +165,12 @@ def config_class(target: Target, parameter: inspect.Parameter) -> type | None:
     own = [v for v in named if v.__module__ == target.namespace.get("__name__")] or named
     uses = config_uses(target.object, parameter.name)
     # An attribute may be set where it cannot be seen; most of what is read must be known.
-    fitting = [
-        v
-        for v in own
-        if "subscript" not in uses.values() and 2 * len(set(uses) & _held_names(v)) >= len(uses)
-    ]
+    fitting = [v for v in own if not _by_key(uses) and 2 * len(set(uses) & _held_names(v)) >= len(uses)]
     return fitting[0] if len(fitting) == 1 else None
+
+
+def _by_key(uses: Mapping[str, Use]) -> bool:
+    return any(use.how == "subscript" for use in uses.values())
 
 
 def _held_names(cls: type) -> set[str]:
@@ -176,19 +179,23 @@ def _held_names(cls: type) -> set[str]:
     return names | set(dir(cls)) | set(getattr(cls, "attribute_map", {}))
 
 
-def _from_class(target: Target, cls: type) -> str:
-    """Return the call of a config class, its fields matched by name."""
+def _from_class(target: Target, cls: type, config: str) -> str:
+    """Return the call of a config class, its fields matched by name.
+
+    A field that the layer does not read is no option of it, though other layers share the config.
+    """
     own = target.namespace.get("__name__")
     name = (
         cls.__name__
         if target.namespace.get(cls.__name__) is cls
         else f"__import__({cls.__module__!r}, fromlist=['_']).{cls.__name__}"
     )
+    absent = inspect.Parameter.empty
     if is_dataclass(cls):
         required = {
             f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING and f.init
         }
-        absent, kind = inspect.Parameter.empty, inspect.Parameter.KEYWORD_ONLY
+        kind = inspect.Parameter.KEYWORD_ONLY
         names = {
             f.name: inspect.Parameter(f.name, kind, default=absent if f.name in required else f.default)
             for f in fields(cls)
@@ -199,15 +206,20 @@ def _from_class(target: Target, cls: type) -> str:
         if any(p.kind is p.VAR_KEYWORD for p in names.values()) or not names:
             known = getattr(cls, "attribute_map", {})
             used = [
-                n for n in (*known, *vars(cls), *config_uses(target.object, None)) if not n.startswith("_")
+                n for n in (*known, *vars(cls), *config_uses(target.object, config)) if not n.startswith("_")
             ]
             names |= {
                 n: inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=0)
                 for n in used
                 if n not in names and _is_size(n)
             }
+    unread = _unread_options(target, cls, config, names)
     words, missing = argument_words(
-        {n: p for n, p in names.items() if p.kind is not p.VAR_KEYWORD},
+        {
+            n: p
+            for n, p in names.items()
+            if p.kind is not p.VAR_KEYWORD and (p.default is absent or n not in unread)
+        },
         called=called_with(target.object) | ({"mask", "window"} if cls.__module__ != own else set()),
     )
     if missing:
@@ -215,6 +227,17 @@ def _from_class(target: Target, cls: type) -> str:
     if hasattr(cls, "_attn_implementation"):
         words.append("attn_implementation='eager'")
     return f"{name}({', '.join(words)})"
+
+
+def _unread_options(target: Target, cls: type, config: str, names: Iterable[str]) -> set[str]:
+    """Return the fields that would give the layer an option, of which it reads none."""
+    if config_escapes(target.object, config):
+        return set()
+    aliases: Mapping[str, str] = getattr(cls, "attribute_map", {})
+    read = set(config_uses(target.object, config)) | derived_names(cls)
+    read |= {aliases[name] for name in read if name in aliases}
+    chosen = {*NEW_NAMES["dropout"], *(word for words in OPTION_NAMES.values() for word in words)}
+    return {name for name in names if (name in chosen or "drop" in name) and name not in read}
 
 
 def _is_size(name: str) -> bool:
@@ -229,21 +252,22 @@ def _from_source(target: Target, config: str) -> str:
     meanings = {parameter: meaning for meaning, parameter in match_names(uses, NEW_NAMES).items()}
     called = called_with(target.object)
     words = []
-    for name in uses:
-        meaning = (
-            meanings.get(name)
-            or TWICE.get(name)
-            or _further(name, meanings)
-            or ("causal" if name in OPTION_NAMES["causal"] and "causal" not in called else None)
-            or NEW_CONSTANTS.get(name)
-            or _guess(name)
-        )
-        if meaning is None:
-            raise _cannot(target, f"{config}.{name}", [])
-        words.append((name, "True" if meaning == "batch_first" else meaning))
-    if "subscript" in uses.values():
+    for name, use in uses.items():
+        meaning = meanings.get(name) or _further(name, meanings)
+        if meaning is None and name in OPTION_NAMES["causal"] and "causal" not in called:
+            meaning = "causal"
+        if meaning is None and not use.optional:
+            meaning = TWICE.get(name) or NEW_CONSTANTS.get(name) or _guess(name)
+            if meaning is None:
+                raise _cannot(target, f"{config}.{name}", [])
+        if meaning is not None:
+            words.append((name, "True" if meaning == "batch_first" else meaning))
+    said = ", ".join(f"{name}={meaning}" for name, meaning in words)
+    if not _by_key(uses):
+        return f"SimpleNamespace({said})"
+    if all(use.how == "subscript" for use in uses.values()):
         return "{" + ", ".join(f"{name!r}: {meaning}" for name, meaning in words) + "}"
-    return f"SimpleNamespace({', '.join(f'{name}={meaning}' for name, meaning in words)})"
+    return f"type('Config', (SimpleNamespace,), {BY_KEY})({said})"
 
 
 def _guess(name: str) -> str | None:

@@ -13,12 +13,12 @@ from ..conformance.subject import CoreSubject
 from ..declaration import Declaration
 from ..loading import Target
 from . import core_probes, layer_probes
+from .config import config_parameter
 from .construct import argument_words, new_expression
 from .experiments import Probe
 from .findings import Recognition
 from .instance import fixed_sizes
 from .names import CALL_NAMES, NEW_NAMES, match_names, names_in_call, parameters_of
-from .written import config_parameter
 
 # Built-in functions have no signature that Python could read.
 KNOWN_CALLS: dict[Any, str] = {
