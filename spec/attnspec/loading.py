@@ -90,6 +90,48 @@ def _listed(path: str) -> str:
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise TargetError(f"{path}: there is no such file (looked in {path.resolve().parent})")
+    member = _member_name(path.resolve())
+    if member is None:
+        return _alone(path)
+    try:
+        return _as_member(path.resolve(), *member)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # A file that needs nothing of its package runs where the package as a whole does not.
+        try:
+            return _alone(path)
+        except TargetError:
+            raise _import_failed(str(path), error) from error
+
+
+def _member_name(path: Path) -> tuple[str, str] | None:
+    """Return the folder that a file's package stands in, and the file's dotted name; None without package."""
+    parts = [] if path.stem == "__init__" else [path.stem]
+    folder = path.parent
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    inside = folder != path.parent and all(part.isidentifier() for part in parts)
+    return (str(folder), ".".join(parts)) if inside else None
+
+
+def _as_member(path: Path, folder: str, name: str) -> ModuleType:
+    added = folder not in sys.path
+    if added:
+        sys.path.insert(0, folder)
+    try:
+        module = importlib.import_module(name)
+        if Path(module.__file__ or "").resolve() != path:
+            raise ImportError(f"another module is called {name}: {module.__file__}")
+    except BaseException:
+        if added and folder in sys.path:
+            sys.path.remove(folder)
+        raise
+    return module
+
+
+def _alone(path: Path) -> ModuleType:
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -73,6 +73,43 @@ def test_file_may_have_the_name_of_a_loaded_module(write_module: Callable[[str, 
     assert json.loads("[5]") == [5]
 
 
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """Write a package in a package, whose files import each other."""
+    inner = tmp_path / "outer_to_load" / "inner"
+    inner.mkdir(parents=True)
+    (inner.parent / "__init__.py").write_text("")
+    (inner / "__init__.py").write_text("from .attention import attend\n")
+    (inner.parent / "parts.py").write_text("def share():\n    return 'shared'\n")
+    (inner / "attention.py").write_text("from ..parts import share\n\ndef attend():\n    return share()\n")
+    return inner
+
+
+@pytest.mark.parametrize(("file", "name"), [("attention.py", ".attention"), ("__init__.py", "")])
+def test_file_of_a_package_is_loaded_as_its_member(package: Path, file: str, name: str) -> None:
+    found = load_target(f"{package / file}:attend")
+    assert found.object() == "shared"
+    assert found.namespace["__name__"] == f"outer_to_load.inner{name}"
+    assert found.file == str(package / file)
+
+
+def test_file_runs_alone_where_its_package_does_not(package: Path) -> None:
+    (package / "__init__.py").write_text("import no_such_package\n")
+    (package / "lonely.py").write_text("def attend():\n    return 'alone'\n")
+    assert load_target(f"{package / 'lonely.py'}:attend").object() == "alone"
+    assert message_of(f"{package / 'attention.py'}:attend")[0] == (
+        f"{package / 'attention.py'}: it does not import: ModuleNotFoundError: "
+        "No module named 'no_such_package'"
+    )
+
+
+def test_file_of_a_package_with_a_name_that_is_taken_runs_alone(tmp_path: Path) -> None:
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json" / "__init__.py").write_text("")
+    (tmp_path / "json" / "mine.py").write_text("def attend():\n    return 'mine'\n")
+    assert load_target(f"{tmp_path / 'json' / 'mine.py'}:attend").object() == "mine"
+
+
 def test_dataclass_in_a_file_is_usable(write_module: Callable[[str, str], Path]) -> None:
     """It looks its module up in `sys.modules` while it is made."""
     path = write_module(
