@@ -230,6 +230,7 @@ MASKS = (
         "True = blocked, as its own words say",
     ),
     wrong("masks:TwoMasksOneLost", "mask.value"),
+    right("masks:AddedBesidePadding", "key_padding_mask: True = padding", "a float that is added"),
     wrong("masks:OddAxes", asks=("value.batch_independent",), passes=("value.plain",)),
     right(
         "masks:OddAxes",

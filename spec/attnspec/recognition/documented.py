@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..loading import Target
+from .names import CALL_NAMES, match_names, parameters_of
 
 SEQ = r"(?:\w*seq\w*|\w*_len|\w*length|len_\w+|L|T|S|t|l|s|time\w*|n_tokens|nq|q)"
 BATCH = r"(?:b|B|N|n|bs|bsz|batch\w*|b_size|n_batch\w*)"
@@ -36,15 +37,21 @@ def source_of(target: Target) -> str:
 
 def spoken(target: Target) -> str:
     """Return the docstrings and comments alone."""
-    said = re.findall(r'"""(.*?)"""|\'\'\'(.*?)\'\'\'|#([^\n]*)', source_of(target), re.DOTALL)
-    text = "\n".join("".join(parts) for parts in said)
+    said = re.findall(
+        r'"""(.*?)"""|\'\'\'(.*?)\'\'\'|#([^\n]*(?:\n[ \t]*#[^\n]*)*)', source_of(target), re.DOTALL
+    )
+    texts = [*("".join(strings) for *strings, _ in said), *(re.sub(r"\n[ \t]*#", "\n", c) for *_, c in said)]
+    text = "\n\n".join(inspect.cleandoc(words) for words in texts if words)
     return text or (getattr(target.object, "__doc__", None) or "")
 
 
 def polarity(target: Target) -> str | None:
-    """Return what the code's own words say that True means in a mask; None if they say nothing, or both."""
+    """Return what the code's own words say that True means in its mask; None if nothing, or both.
+
+    What they say of another argument, such as padding, is about that one.
+    """
     said = set()
-    words = spoken(target).replace("`", "").replace("*", "").replace("\n", " ")
+    words = " ".join(_about_mask(target))
     for match in re.finditer(rf"\b(True|1|1s|ones|nonzero|non-zero)\b\s*(?:{VERBS})[^.;]{{0,70}}", words):
         phrase = match.group(0).split(" False")[0].split(" 0 ")[0].lower()
         if re.search(BLOCKED, phrase) or re.search(r"(may|can|will|must) not|cannot", phrase):
@@ -52,6 +59,44 @@ def polarity(target: Target) -> str | None:
         elif re.search(ATTEND, phrase):
             said.add("attend")
     return said.pop() if len(said) == 1 else None
+
+
+def _about_mask(target: Target) -> list[str]:
+    """Return the sentences of the code's words that are about its mask, or about no argument by name."""
+    found: Any = target.object
+    parameters = {**parameters_of(found), **parameters_of(getattr(found, "forward", found))}
+    own = match_names(parameters, {"mask": CALL_NAMES["mask"]}).values() or CALL_NAMES["mask"]
+    masks = {name for name in parameters if re.search("mask|pad|valid|len", name)} - set(own)
+    masks |= set(CALL_NAMES["padding"])
+    entry = rf"(?=(?<![\w.])(?:{'|'.join(map(re.escape, {*parameters, *masks, *own}))})\s*(?:\([^)]*\))?\s*:)"
+    kept = []
+    for paragraph in _paragraphs(spoken(target).replace("`", "").replace("*", "")):
+        about: str | None = None
+        for sentence in re.split(rf"(?<=[.;])\s+|{entry}", paragraph):
+            named = re.findall(r"\w+", sentence)
+            if re.match(entry, sentence):
+                about = named[0]
+            elif any(name in named for name in own):
+                about = next(name for name in named if name in own)
+            elif any(name in named for name in masks):
+                about = next(name for name in named if name in masks)
+            if about is None or about in own:
+                kept.append(sentence)
+    return kept
+
+
+def _paragraphs(text: str) -> list[str]:
+    """Return runs of lines, each on one line; a line that stands further in goes on with the one before."""
+    runs: list[tuple[int, list[str]]] = []
+    apart = True
+    for line in text.split("\n"):
+        depth = len(line) - len(line.lstrip())
+        if line.strip() and apart and not (runs and depth > runs[-1][0]):
+            runs.append((depth, []))
+        if line.strip():
+            runs[-1][1].append(line.strip())
+        apart = not line.strip()
+    return [" ".join(lines) for _, lines in runs]
 
 
 def sequence_first(target: Target) -> bool:

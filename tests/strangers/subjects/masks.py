@@ -203,3 +203,22 @@ class MustBeGivenBlocked(Base):
 
     def forward(self, x, mask):
         return self.attend(x, lambda scores: scores.masked_fill(mask, float("-inf")))
+
+
+class AddedBesidePadding(nn.Module):
+    """Two masks of two kinds, described side by side."""
+
+    def __init__(self, embed_dim, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.in_proj, self.out_proj = nn.Linear(embed_dim, 3 * embed_dim), nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, x, key_padding_mask=None, attn_mask=None):
+        """key_padding_mask: batch x keys, True for padding. attn_mask: added, queries x keys."""
+        q, k, v = (heads_of(t, self.num_heads) for t in self.in_proj(x).chunk(3, dim=-1))
+        scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+        if attn_mask is not None:
+            scores = scores + attn_mask
+        if key_padding_mask is not None:
+            scores = scores.masked_fill(key_padding_mask[:, None, None], float("-inf"))
+        return self.out_proj(merged(scores.softmax(-1) @ v))
