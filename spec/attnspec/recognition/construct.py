@@ -1,14 +1,16 @@
 """How a layer is constructed: by the names of its parameters, through a config, or not at all."""
 
 import inspect
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
 from typing import Any
 
 from torch import nn
 
 from .._errors import TargetError
-from ..conformance.caller import MADE_WITH
+from ..conformance.caller import HELPERS, MADE_WITH
 from ..declaration import Declaration
 from ..loading import Target
 from .config import Use, config_escapes, config_parameter, config_uses, derived_names
@@ -18,6 +20,7 @@ from .names import (
     NEW_NAMES,
     OPTION_NAMES,
     match_names,
+    match_sizes,
     parameters_of,
 )
 from .written import global_sizes
@@ -33,6 +36,12 @@ TWICE = dict.fromkeys(
 )
 # What a constructor gets that must be told an option which the call takes as well.
 UNUSED = {"causal": "False", "mask": "None", "window": "max_len"}
+UNKNOWN = "..."
+# What the names in an expression are while it is only tried.
+EXAMPLE_SIZES: dict[str, Any] = {
+    "d_model": 12, "heads": 3, "kv_heads": 3, "group": 1, "d_k": 4, "d_v": 4, "max_len": 64,
+    "dropout": 0.0, "bias": True, "causal": False, "mask": None, "window": None,
+}  # fmt: skip
 # The methods of a config that is read as an object and as a dictionary.
 BY_KEY = "{'get': lambda c, n, d=None: getattr(c, n, d), '__getitem__': lambda c, n: getattr(c, n)}"
 SUPPLIED = "d_model heads kv_heads d_k d_v bias dropout max_len causal mask window"
@@ -78,7 +87,7 @@ def argument_words(
         parameters: Of the constructor, or fields of a config.
         called: Options that a call takes; only the others are chosen where the layer is constructed.
     """
-    by_parameter = {parameter: meaning for meaning, parameter in match_names(parameters, NEW_NAMES).items()}
+    by_parameter = {parameter: meaning for meaning, parameter in match_sizes(parameters).items()}
     words, missing = [], []
     for name, p in parameters.items():
         if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
@@ -91,7 +100,7 @@ def argument_words(
             continue
         if meaning == "batch_first":
             meaning = "True"
-        if name in TWICE and not required:
+        if meaning == TWICE.get(name) and not required:
             continue
         if meaning is None and required:
             meaning = NEW_CONSTANTS.get(name)
@@ -143,7 +152,7 @@ def _with_config(target: Target, config: str, parameters: Mapping[str, inspect.P
     called = frozenset(MADE_WITH) if hasattr(cls, "_attn_implementation") else called_with(target.object)
     words, missing = argument_words(rest, called=called)
     if missing:
-        raise _cannot(target, missing[0], [f"{config}=..."])
+        raise _cannot(target, missing[0], [f"{config}={inner}", *words])
     return f"_target({', '.join([inner, *words])})"
 
 
@@ -223,7 +232,8 @@ def _from_class(target: Target, cls: type, config: str) -> str:
         called=called_with(target.object) | ({"mask", "window"} if cls.__module__ != own else set()),
     )
     if missing:
-        raise _cannot(target, f"{missing[0]} of {cls.__name__}", [])
+        held = f"{name}({', '.join([*words, *(f'{n}={UNKNOWN}' for n in missing)])})"
+        raise _cannot(target, f"{missing[0]} of {cls.__name__}", [], f"{config}={held}")
     if hasattr(cls, "_attn_implementation"):
         words.append("attn_implementation='eager'")
     return f"{name}({', '.join(words)})"
@@ -249,9 +259,9 @@ def _from_source(target: Target, config: str) -> str:
     uses = config_uses(target.object, config)
     if not uses:
         raise _cannot(target, config, [])
-    meanings = {parameter: meaning for meaning, parameter in match_names(uses, NEW_NAMES).items()}
+    meanings = {parameter: meaning for meaning, parameter in match_sizes(uses).items()}
     called = called_with(target.object)
-    words = []
+    words, missing = [], []
     for name, use in uses.items():
         meaning = meanings.get(name) or _further(name, meanings)
         if meaning is None and name in OPTION_NAMES["causal"] and "causal" not in called:
@@ -259,15 +269,23 @@ def _from_source(target: Target, config: str) -> str:
         if meaning is None and not use.optional:
             meaning = TWICE.get(name) or NEW_CONSTANTS.get(name) or _guess(name)
             if meaning is None:
-                raise _cannot(target, f"{config}.{name}", [])
+                missing.append(name)
         if meaning is not None:
-            words.append((name, "True" if meaning == "batch_first" else meaning))
-    said = ", ".join(f"{name}={meaning}" for name, meaning in words)
+            words.append(f"{name}={'True' if meaning == 'batch_first' else meaning}")
+    if missing:
+        held = _holder([*words, *(f"{name}={UNKNOWN}" for name in missing)], uses)
+        raise _cannot(target, f"{config}.{missing[0]}", [], f"{config}={held}")
+    return _holder(words, uses)
+
+
+def _holder(words: list[str], uses: Mapping[str, Use]) -> str:
+    """Return an object, a dictionary, or what is both, that holds `name=meaning` as it is read."""
     if not _by_key(uses):
-        return f"SimpleNamespace({said})"
+        return f"SimpleNamespace({', '.join(words)})"
     if all(use.how == "subscript" for use in uses.values()):
-        return "{" + ", ".join(f"{name!r}: {meaning}" for name, meaning in words) + "}"
-    return f"type('Config', (SimpleNamespace,), {BY_KEY})({said})"
+        pairs = (word.split("=", 1) for word in words)
+        return "{" + ", ".join(f"{name!r}: {meaning}" for name, meaning in pairs) + "}"
+    return f"type('Config', (SimpleNamespace,), {BY_KEY})({', '.join(words)})"
 
 
 def _guess(name: str) -> str | None:
@@ -280,17 +298,58 @@ def _guess(name: str) -> str | None:
     return None
 
 
-def _cannot(target: Target, what: str, words: list[str]) -> TargetError:
-    """Return the error, with an example in which unknown parameters take the sizes that are left."""
+def _cannot(target: Target, what: str, words: list[str], unsaid: str = "") -> TargetError:
+    """Return the error, with an example in which unknown parameters take the sizes that are left.
+
+    An example that does not construct anything takes dots instead.
+
+    Args:
+        target: What is to be constructed.
+        what: Names the unknown parameter.
+        words: `name=meaning` of the parameters that are known.
+        unsaid: The same for a config of which not everything is known, with dots.
+    """
     cls = getattr(target.object, "__name__", "it")
     parameters = parameters_of(target.object)
-    said = dict(word.split("=", 1) for word in words if "=" in word)
-    free = [size for size in ("d_model", "heads") if size not in said.values()]
-    for name, p in parameters.items():
-        if name not in said and p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
-            said[name] = free.pop(0) if free and "." not in what and " of " not in what else "..."
+    said = {word.partition("=")[0] for word in (*words, unsaid)}
+    missing = [
+        name
+        for name, p in parameters.items()
+        if name not in said and p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    ]
+    dotted = [*words, unsaid] if unsaid else words
+    free = [size for size in ("d_model", "heads") if size not in re.findall(r"\w+", " ".join(dotted))]
+    shown = f"{cls}({', '.join([*dotted, *(f'{name}={_example(parameters[name])}' for name in missing)])})"
+    tried = shown
+    for size in free:
+        tried = tried.replace(UNKNOWN, size, 1)
+    if all(_may_be_none(parameters[name]) for name in missing):
+        tried = tried.replace(UNKNOWN, "None")
+    new = tried if made(target, tried) is not None else shown
+    dots = f", with what belongs there in place of {UNKNOWN}" if UNKNOWN in new else ""
     return TargetError(
         f"{target.name}: cannot tell what its constructor wants as {what} in {cls}({', '.join(parameters)})\n"
-        f"  say how to construct it, in the names {SUPPLIED}: --new "
-        f"'{cls}({', '.join(f'{n}={m}' for n, m in said.items())})'"
+        f"  say how to construct it, in the names {SUPPLIED}{dots}: --new '{new}'"
     )
+
+
+def _example(parameter: inspect.Parameter) -> str:
+    """Return the first member where a parameter takes an enumeration, and dots elsewhere."""
+    kind = parameter.annotation
+    members = list(kind) if inspect.isclass(kind) and issubclass(kind, Enum) else []
+    return f"{kind.__name__}.{members[0].name}" if members else UNKNOWN
+
+
+def _may_be_none(parameter: inspect.Parameter) -> bool:
+    said = str(parameter.annotation)
+    return parameter.annotation is parameter.empty or bool(re.search("None|Optional|Any", said))
+
+
+def made(target: Target, new: str) -> nn.Module | None:
+    """Return the module that an expression makes at example sizes, or None if it raises or makes none."""
+    named = {"_target": target.object, getattr(target.object, "__name__", "it"): target.object}
+    try:
+        module = eval(new, {**HELPERS, **target.namespace, **named, **EXAMPLE_SIZES})
+    except Exception:
+        return None
+    return module if isinstance(module, nn.Module) else None

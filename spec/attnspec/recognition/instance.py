@@ -6,7 +6,7 @@ from torch import nn
 
 from .._errors import TargetError
 from ..declaration import Declaration
-from .names import NEW_NAMES, match_names
+from .names import NEW_NAMES, PER_HEAD, match_sizes
 
 
 def fixed_sizes(module: nn.Module, declared: Declaration) -> dict[str, int]:
@@ -25,7 +25,7 @@ def fixed_sizes(module: nn.Module, declared: Declaration) -> dict[str, int]:
             for n, v in {**vars(holder), **_public(holder)}.items()
             if isinstance(v, int) and not isinstance(v, bool)
         }
-        for meaning, name in match_names(held, NEW_NAMES).items():
+        for meaning, name in match_sizes(held).items():
             if meaning in ("d_model", "heads", "kv_heads", "d_k") and not isinstance(holder, nn.Linear):
                 found.setdefault(meaning, held[name])
     lists = [inner for inner in module.children() if isinstance(inner, nn.ModuleList) and len(inner) > 1]
@@ -54,7 +54,7 @@ def is_list_of_heads(inner: nn.ModuleList) -> bool:
 
 
 def _public(holder: Any) -> dict[str, Any]:
-    names = (n for words in NEW_NAMES.values() for n in words)
+    names = (n for table in (NEW_NAMES, PER_HEAD) for words in table.values() for n in words)
     if type(holder).__module__.startswith("torch.nn.modules.linear"):
         return {}
     values = {}

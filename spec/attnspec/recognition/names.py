@@ -17,11 +17,11 @@ def _words(text: str) -> tuple[str, ...]:
 CALL_NAMES: dict[str, tuple[str, ...]] = {
     "query": _words(
         "query q queries Q x hidden_states input inputs X src query_states x_q queries_in tokens "
-        "sequence embeddings inp hidden q_input input_q Q_in input_tensor features"
+        "sequence embeddings inp hidden q_input input_q Q_in input_tensor features target source"
     ),
     "key": _words(
         "key k keys K key_states context memory encoder_hidden_states kv y x_kv key_value_states x_k "
-        "encoder_output input_k K_in cond encoder_out enc_output"
+        "encoder_output input_k K_in cond encoder_out enc_output xa source"
     ),
     "value": _words("value v values V value_states x_v input_v V_in"),
     "padding": _words("key_padding_mask padding_mask src_key_padding_mask pad_mask key_mask kv_mask"),
@@ -33,7 +33,8 @@ CALL_NAMES: dict[str, tuple[str, ...]] = {
     "softcap": _words("softcap logits_soft_cap soft_cap logit_softcapping"),
     "dropout": _words("dropout dropout_p attn_dropout dropout_rate"),
     "return_weights": _words(
-        "return_weights need_weights return_attention output_attentions return_attn return_attn_weights"
+        "return_weights need_weights return_attention output_attentions return_attn return_attn_weights "
+        "return_attention_scores"
     ),
 }
 
@@ -45,11 +46,13 @@ NEW_NAMES: dict[str, tuple[str, ...]] = {
     "d_model": _words(
         "d_model embed_dim dim n_embd hidden_size d_in d_out embedding_dim model_dim width emb_dim "
         "n_embed embed_size hidden_dim d_embed d_embedding size units n_state feature_dim "
-        "num_features input_dim in_dim query_dim num_hiddens d_emb channels features"
+        "num_features input_dim in_dim query_dim num_hiddens d_emb channels features n_feat "
+        "encoder_embed_dim decoder_embed_dim"
     ),
     "heads": _words(
         "heads num_heads n_heads n_head h nhead num_attention_heads nheads n_query_heads num_q_heads "
-        "head n_attention_heads num_attn_heads heads_count H attention_heads nh head_num"
+        "head n_attention_heads num_attn_heads heads_count H attention_heads nh head_num head_count "
+        "encoder_attention_heads decoder_attention_heads"
     ),
     "kv_heads": _words(
         "kv_heads num_kv_heads n_kv_heads num_key_value_heads num_kv_groups n_kv_groups n_kv_head "
@@ -70,6 +73,13 @@ NEW_NAMES: dict[str, tuple[str, ...]] = {
         "max_len context_length block_size max_seq_len seq_len max_length n_ctx "
         "max_position_embeddings ctx_len max_seq_length"
     ),
+}
+
+# What Keras calls the widths of one head, and the model's: only where no other parameter is the model's.
+PER_HEAD: dict[str, tuple[str, ...]] = {
+    "d_k": _words("key_dim"),
+    "d_v": _words("value_dim"),
+    "d_model": _words("output_shape"),
 }
 
 # Where canonical tensors are kept, by the attribute that holds a linear layer.
@@ -131,6 +141,15 @@ def match_names(names: Iterable[str], table: Mapping[str, tuple[str, ...]]) -> d
                 found[meaning] = word
                 taken.add(word)
                 break
+    return found
+
+
+def match_sizes(names: Iterable[str]) -> dict[str, str]:
+    """Return, for each size that a constructor takes, the first of `names` that stands for it."""
+    there = list(names)
+    found = match_names(there, NEW_NAMES)
+    if "heads" in found and "key_dim" in there and not {"d_model", "d_k"} & set(found):
+        found |= match_names(there, PER_HEAD)
     return found
 
 
