@@ -164,6 +164,30 @@ CONFIGS = (
     wrong("configs:SharedForgotten", "dropout.survivors", passes=("value.plain",)),
 )
 
+PACKED = ("layout=batch q_len heads d_k", "unsupported.cross=packed", "unsupported.value_width=packed")
+ARGUMENTS = (
+    right("arguments:OtherNames", "wq wk wv wo", checks=(*LAYER, "value.layer")),
+    wrong("arguments:OtherNamesForgotten", asks=("value.cross_sources",), passes=("value.plain",)),
+    right("arguments:OnlySource", "wq wk wv wo", "True = may attend"),
+    right("arguments:HeadWidth", "query key value output", checks=(*LAYER, "value.cross_sources")),
+    right("arguments:keras_instance", "query key value output"),
+    right("arguments:NeedsLengths", "argument valid_lens: not known, called with None, not checked"),
+    right("arguments:MayHaveLengths", "a cache (layer_past)"),
+    right("arguments:needs_lengths", "argument seq_lens: not known, called with None", checks=PLAIN_CORE),
+    right("arguments:may_have_lengths", "argument kv_lens: not known, not checked", checks=PLAIN_CORE),
+    right(
+        "arguments:packed",
+        lines=("call=f(torch.stack((query, key, value), 2))", *PACKED),
+        checks=PLAIN_CORE,
+    ),
+    right(
+        "arguments:half_packed",
+        lines=("call=f(q=query, kv=torch.stack((key, value), 2))", PACKED[0], PACKED[2]),
+        checks=(*PLAIN_CORE, "shape.cross"),
+    ),
+    right("arguments:PlainCore", lines=("call=f()(query=query, key=key, value=value)",), checks=PLAIN_CORE),
+)
+
 WEIGHTS = (
     right("weights:Concat", "w_q w_k w_v w_concat", checks=(*LAYER, "value.cross_sources")),
     wrong("weights:ConcatKeysForValues", "value.cross_sources"),
@@ -392,5 +416,5 @@ TRANSFORMERS = (
     ),
 )
 
-OWN = (*DOCUMENTS, *CONSTRUCTION, *CONFIGS, *WEIGHTS, *MASKS, *BLOCKS, *CORES, *CHOSEN, *SCRIPTS)
+OWN = (*DOCUMENTS, *CONSTRUCTION, *CONFIGS, *ARGUMENTS, *WEIGHTS, *MASKS, *BLOCKS, *CORES, *CHOSEN, *SCRIPTS)
 ALL = (*OWN, *LIBRARIES)

@@ -10,6 +10,7 @@ import strangers_table as table
 import torch
 
 from attnspec._clauses import clauses
+from attnspec._errors import TargetError
 from attnspec.conformance.local import LocalSession
 from attnspec.conformance.profiles import Profile
 from attnspec.conformance.runner import run_clause
@@ -183,3 +184,32 @@ class TestMessages:
         ]
         result = run_clause(clauses()["scale.default"], found, SMALL)
         assert result.failure.what == "the default scale is not d_k ** -0.5"
+
+    @pytest.mark.parametrize(
+        ("name", "advice"),
+        [
+            ("packed", "--call 'f(torch.stack((query, key, value), 2))' --declare 'layout="),
+            ("half_packed", "--call 'f(q=query, kv=torch.stack((key, value), 2))'"),
+            ("over_matrices", "\n  a function over an input and its weights goes into a module class"),
+            ("make", "--new 'make(how_wide=d_model, how_many=heads, kind=None)'"),
+            ("of_one", "\n  its parameters do not tell where query, key and value go"),
+            ("PlainLayer", "\n  a class that is no torch.nn.Module holds weights that nobody can set"),
+            ("PlainCore", "--call 'f()(query=query, key=key, value=value)'"),
+            ("A_NUMBER", "\n  point at a function over query, key and value, or at a module class"),
+            ("NeedsKind", "--new 'NeedsKind(d_model=d_model, num_heads=heads, kind=Kind.FULL)'"),
+            (
+                "NeedsParts",
+                "in place of ...: --new 'NeedsParts(d_model=d_model, num_heads=heads, q_proj=...)'",
+            ),
+            ("NestedConfig", "in place of ...: --new 'NestedConfig(cfg=SimpleNamespace(model=...))'"),
+        ],
+    )
+    def test_what_is_suggested_could_work(self, name, advice):
+        with pytest.raises(TargetError) as caught:
+            recognise(load_target(f"{table.SUBJECTS}/arguments.py:{name}"), Declaration())
+        assert advice in str(caught.value)
+
+    def test_a_plain_class_is_not_told_to_do_what_was_refused(self):
+        declared = Declaration(new="PlainLayer(d_model, heads)")
+        with pytest.raises(TargetError, match=r"a class that is no torch\.nn\.Module"):
+            recognise(load_target(f"{table.SUBJECTS}/arguments.py:PlainLayer"), declared)

@@ -13,12 +13,14 @@ from ..conformance.subject import CoreSubject
 from ..declaration import Declaration
 from ..loading import Target
 from . import core_probes, layer_probes
+from .advice import advice
 from .config import config_parameter
-from .construct import argument_words, new_expression
+from .construct import EXAMPLE_SIZES, argument_words, made, new_expression
 from .experiments import Probe
 from .findings import Recognition
 from .instance import fixed_sizes
 from .names import CALL_NAMES, NEW_NAMES, match_names, names_in_call, parameters_of
+from .unknown import probed
 
 # Built-in functions have no signature that Python could read.
 KNOWN_CALLS: dict[Any, str] = {
@@ -62,7 +64,12 @@ def guess_contract(target: Target, declared: Declaration) -> str:
     found = target.object
     if isinstance(found, nn.Module):
         return "layer" if any(True for _ in found.parameters()) else "core"
-    if declared.new is not None or declared.weights:
+    if inspect.isclass(found) and not issubclass(found, nn.Module):
+        if declared.call is not None:
+            return "core"
+        if declared.new is not None and made(target, declared.new) is not None:
+            return "layer"
+    elif declared.new is not None or declared.weights:
         return "layer"
     if inspect.isclass(found) and issubclass(found, nn.Module):
         return "core" if _without_parameters(found) else "layer"
@@ -79,37 +86,10 @@ def guess_contract(target: Target, declared: Declaration) -> str:
             or declared.arguments
         ):
             return "core" if declared.arguments else "layer"
-    example = _example(found)
-    arguments = match_names(parameters_of(found), CALL_NAMES) if callable(found) else {}
-    if inspect.isfunction(found) and not {"key", "value"} & set(arguments):
-        example = (
-            "a function over an input and its weights goes into a module class that holds the weights; any "
-            f"other by its call, {example}"
-        )
     raise TargetError(
         f"{target.name}: neither an attention function (query, key, value, ...) nor a module class;"
-        f" it is a {type(found).__name__}{_signature(found)}\n  say what it is: {example}"
+        f" it is a {type(found).__name__}{_signature(found)}\n  {advice(target)}"
     )
-
-
-def _example(found: Any) -> str:
-    """Return the argument that would say what an unrecognised object is, made from its own signature."""
-    known = parameters_of(found).values() if callable(found) else ()
-    names = [
-        p.name for p in known if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
-    if inspect.isfunction(found) and (len(names) >= 3 or "key" in match_names(names, CALL_NAMES)):
-        said = ", ".join(
-            f"{name}={meaning}"
-            for name, meaning in zip(names, ("query", "key", "value", "mask"), strict=False)
-        )
-        return f"--call 'f({said})'"
-    if inspect.isfunction(found) and not names:
-        return "--call 'f(query, key, value)'"
-    said = ", ".join(
-        f"{name}={meaning}" for name, meaning in zip(names, ("d_model", "heads", "kv_heads"), strict=False)
-    )
-    return f"--new '{getattr(found, '__name__', 'MyLayer')}({said or 'd_model, heads'})'"
 
 
 def _without_parameters(cls: type[nn.Module]) -> bool:
@@ -124,20 +104,9 @@ def class_core_call(cls: type[nn.Module], *, required: bool) -> str | None:
     words, missing = argument_words(parameters_of(cls))
     if missing or ("heads=heads" in words and "d_model=d_model" in words):
         return None
-    sizes = {
-        "d_model": 12,
-        "heads": 3,
-        "kv_heads": 3,
-        "group": 1,
-        "d_k": 4,
-        "d_v": 4,
-        "dropout": 0.0,
-        "bias": True,
-        "max_len": 64,
-    }
     new = f"_target({', '.join(words)})"
     try:
-        module = eval(new, {"_target": cls, **sizes})
+        module = eval(new, {"_target": cls, **EXAMPLE_SIZES})
     except Exception:
         return None
     if any(True for _ in module.parameters()):
@@ -188,8 +157,10 @@ def _core_call(target: Target, declared: Declaration) -> Declaration:
 def _core(
     target: Target, declared: Declaration, namespace: Mapping[str, Any], stated: Declaration
 ) -> Recognition:
-    declaration = _core_call(target, declared)
-    probe = core_probes.probe_core(target, declaration, namespace, stated)
+    def probe_with(declaration: Declaration) -> Probe:
+        return core_probes.probe_core(target, _core_call(target, declaration), namespace, stated)
+
+    probe = probed(target, declared, probe_with, stated)
     subject = CoreSubject(target.object, probe.declaration, namespace, probe.space, name=target.name)
     return _finish(probe, subject)
 
@@ -203,7 +174,11 @@ def _layer(
         if isinstance(target.object, nn.Module) and declared.new is None
         else {}
     )
-    probe = layer_probes.probe_layer(target, declaration, namespace, stated, fixed)
+
+    def probe_with(declaration: Declaration) -> Probe:
+        return layer_probes.probe_layer(target, declaration, namespace, stated, fixed)
+
+    probe = probed(target, declaration, probe_with, stated)
     subject = LayerSubject(probe.declaration, namespace, probe.space, name=target.name)
     return _finish(probe, subject)
 
