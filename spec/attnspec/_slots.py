@@ -108,6 +108,16 @@ class Slots:
         there = (name for name, (path, _) in self._places.items() if not is_absent(module, path))
         return tuple(dict.fromkeys(n for name in there for n in FUSED.get(name, (name,))))
 
+    def lacks(self, module: nn.Module, name: str) -> bool:
+        """Return whether the place of a canonical tensor is not there at all in this very module."""
+        if name not in self._places:
+            return False
+        try:
+            _targets(module, self._places[name][0])
+        except DeclarationError:
+            return True
+        return False
+
     @property
     def paths(self) -> tuple[str, ...]:
         """The paths, stars included."""

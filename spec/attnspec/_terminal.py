@@ -139,11 +139,13 @@ def outcome(report: Report) -> str:
 def verdict(report: Report) -> RenderableType:
     """Return the last line."""
     missed = len(report.of("not run"))
-    broken, advised = len([r for r in report.broken if r.status != "not run"]), len(report.advised)
+    asked = len([r for r in report.broken if r.status == "question"])
+    broken, advised = len([r for r in report.broken if r.status != "not run"]) - asked, len(report.advised)
     if report.ran == 0:
         return Text("nothing ran: that is a failure, not a pass", style="bold red")
-    extra = (f", {missed} not run" if missed else "") + (
-        f", {advised} SHOULD not followed" if advised else ""
+    open_still = f"{asked} question{'' if asked == 1 else 's'} open"
+    extra = (f", {open_still}" if asked and (broken or missed) else "") + (
+        (f", {missed} not run" if missed else "") + (f", {advised} SHOULD not followed" if advised else "")
     )
     cases = sum(r.examples for r in report.results)
     seconds = f"{report.seconds:.1f} s, {cases} cases, profile {report.profile}, seed {report.seed}"
@@ -153,6 +155,9 @@ def verdict(report: Report) -> RenderableType:
             f"NOT multi-head attention as specified: {plural} broken{extra}  ({seconds})",
             style="bold red",
         )
+    if asked:
+        found = f"nothing broken, but {open_still}: declare what is meant{extra}"
+        return Text(f"NOT DECIDED: {found}  ({seconds})", style="bold red")
     if report.waiting:
         waits = "1 clause waits" if len(report.waiting) == 1 else f"{len(report.waiting)} clauses wait"
         found = f"nothing broken, but {waits} for its weights (--weights){extra}"

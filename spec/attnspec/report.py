@@ -204,6 +204,8 @@ def failure_text(clause: Clause, result: ClauseResult) -> str:
     f = result.failure
     if f is None:
         lines.append(f"  {result.status:<10} {result.reason}")
+        if result.answer:
+            lines.append(f"  {'if so':<10} --declare {result.answer}")
         return "\n".join(lines)
     lines.append(f"  what       {f.what}")
     lines.append(f"  smallest   {f.case}")

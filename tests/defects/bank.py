@@ -33,6 +33,7 @@ MODULES = (
     "layer_gradient",
     "layer_flags",
     "cache",
+    "training",
 )
 
 

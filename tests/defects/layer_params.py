@@ -67,7 +67,11 @@ class KeysProjectedByTheQueries(Layer):
 
 
 @defect(
-    "weights/params", "B157 pyg-team/pytorch_geometric#1642", "params.distinct", case="a new layer", place=""
+    "weights/params",
+    "B157 pyg-team/pytorch_geometric#1642",
+    "params.start_apart",
+    case="a new layer",
+    place="",
 )
 class KeysStartAsQueries(Layer):
     """The key projection starts as a copy of the query projection."""

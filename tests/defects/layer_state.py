@@ -377,3 +377,18 @@ class LosesBitsUnderAutocast(Layer):
     def merge_heads(self, mixed):
         merged = super().merge_heads(mixed)
         return merged.to(torch.float8_e5m2).to(merged.dtype) if torch.is_autocast_enabled("cpu") else merged
+
+
+@defect(
+    "state/mutation",
+    "B043 facebookresearch/xformers#1185",
+    "state.copied_after_call",
+    case="called",
+    place="",
+)
+class KeepsItsGraph(Layer):
+    """The merged heads of the latest call stay in the module, with the graph behind them."""
+
+    def merge_heads(self, mixed):
+        self.latest = super().merge_heads(mixed)
+        return self.latest

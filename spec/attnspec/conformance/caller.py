@@ -216,7 +216,10 @@ class Caller:
             if bound["value"] is None:
                 bound["value"] = bound["key"]
             return eval(self._code, {**HELPERS, **self._namespace, **bound})
-        positional, keywords = bind_arguments(function, self.declaration.arguments, given)
+        arguments = dict(self.declaration.arguments)
+        if self.declaration.causal == "always":
+            arguments.pop("causal", None)
+        positional, keywords = bind_arguments(function, arguments, given)
         return function(*positional, **keywords)
 
     def _pick_output(self, result: Any) -> Tensor:
@@ -298,7 +301,9 @@ def bind_arguments(
         parameters = ()
     left = {name: NOT_GIVEN[meaning] for meaning, name in arguments.items() if meaning in NOT_GIVEN}
     for p in parameters:
-        if p.name in left and p.name not in keywords and p.default is p.empty:
+        # A flag that is on by default is switched off where the call does not ask for it.
+        on = p.default is True and left.get(p.name) is False
+        if p.name in left and p.name not in keywords and (p.default is p.empty or on):
             keywords[p.name] = left[p.name]
     for p in parameters:
         if p.kind is not p.POSITIONAL_ONLY or p.name not in keywords:

@@ -15,7 +15,7 @@ CHAPTERS = (
     "size", "layout", "state", "determinism", "dropout", "weights", "params", "refusal", "cache",
 )  # fmt: skip
 # Modules of checks for clauses of several chapters: relations that need no weights.
-ACROSS = ("relations", "history")
+ACROSS = ("relations", "history", "training")
 
 
 @dataclass(frozen=True)

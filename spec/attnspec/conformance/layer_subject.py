@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from .._inputs import CoreInputs, LayerInputs
 from .._slots import Slots, find_tensor
@@ -66,9 +67,26 @@ class LayerSubject:
             raise SubjectError(
                 "returned", f"a {type(module).__name__} from its constructor, where a module is wanted"
             )
+        if any(is_lazy(parameter) for parameter in module.parameters()):
+            self._materialise(module, d_model)
         if "dropout" not in self._new.co_names:
             set_dropout(module, dropout)
         return undo(module, self.declaration)
+
+    def _materialise(self, module: nn.Module, d_model: int) -> None:
+        """Call a module once whose parameters get their shapes from the first inputs that they see."""
+        inputs = torch.zeros(1, 2, d_model)
+        taken = inspect.signature(module.forward).parameters.values()
+        needed = [
+            p.name for p in taken if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+        ]
+        named = {
+            own: inputs for meaning, own in self.declaration.arguments.items() if meaning in LAYER_GRADIENTS
+        }
+        # Before the names are known: what comes first is attended over, the rest are options.
+        first = dict.fromkeys(needed[: len(LAYER_GRADIENTS)], inputs)
+        with torch.no_grad():
+            guarded(module, **{name: (named or first).get(name) for name in needed})
 
     def build_any(self, case: Case) -> "Layer":
         """Construct the module for a case, with canonical weights where their places are known.
@@ -127,6 +145,8 @@ class LayerSubject:
         }  # fmt: skip
         module = self.construct(**sizes)
         module = module.to(device=Placement.device, dtype=weights.W_q.dtype)
+        if weights.heads == 1 and self.slots.lacks(module, "W_o"):
+            raise NotApplicable("with one head it has no output projection")
         self.slots.write(module, weights)
         return Layer(self, module.eval(), weights, sizes)
 

@@ -144,7 +144,7 @@ def watch_built_ins() -> None:
     if "attnspec_impls" not in sys.modules:
         from jaxtyping import install_import_hook
 
-        install_import_hook("attnspec_impls", "beartype.beartype")
+        install_import_hook("attnspec_impls", "attnspec.checked.typechecker")
 
 
 def recognition_data(recognition: Any) -> dict[str, Any]:

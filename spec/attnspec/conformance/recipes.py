@@ -180,5 +180,5 @@ GENERAL = {
     "bias": (None, *BIAS_AXES),
     "causal": (False, True),
     "scale": SCALES,
-    "layout": ("contiguous", "transposed", "sliced", "every_other"),
+    "layout": ("contiguous", "transposed", "sliced", "every_other", "last_two"),
 }

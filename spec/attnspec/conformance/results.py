@@ -55,6 +55,7 @@ class ClauseResult:
         seconds: How long it took.
         worst: The largest error over allowed error that passed or failed.
         failure: Of a clause that does not hold.
+        answer: What to declare if the answer to a question is yes.
     """
 
     clause: str
@@ -64,6 +65,7 @@ class ClauseResult:
     seconds: float = 0.0
     worst: float = 0.0
     failure: Failure | None = None
+    answer: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as plain data."""

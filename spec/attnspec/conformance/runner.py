@@ -64,7 +64,7 @@ def run_clause(clause: Clause, recognition: Any, profile: Profile, *, start: int
     began = time.perf_counter()
     for question in recognition.questions:
         if question.clause == clause.name:
-            return ClauseResult(clause.name, "question", reason=question.text)
+            return ClauseResult(clause.name, "question", reason=question.text, answer=question.declare)
     worst: list[float] = []
     token = WORST.set(worst)
     examples = 0

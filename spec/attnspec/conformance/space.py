@@ -50,7 +50,7 @@ class Space:
     sources: tuple[str, ...] = ("self",)
     embedded: bool = False
     max_len: int | None = None
-    layouts: tuple[str, ...] = ("contiguous", "transposed", "sliced", "every_other")
+    layouts: tuple[str, ...] = ("contiguous", "transposed", "sliced", "every_other", "last_two")
     biases: tuple[bool, ...] = (True, False)
     fixed: Mapping[str, int] = field(default_factory=dict)
     even_widths: bool = False
@@ -83,7 +83,9 @@ class Space:
             q_len, kv_len = min(q_len, self.max_len), min(kv_len, self.max_len)
         d_k, d_v = self._widths(case)
         if self.embedded and self.fixed:
-            room = max(1, heads * d_k // max(case.batch, 1))
+            room = heads * d_k // max(case.batch, 1)
+            if room == 0:
+                return None
             q_len, kv_len = min(q_len, room), min(kv_len, room)
         elif self.embedded:
             if case.batch * max(q_len, kv_len) > EMBEDDED:

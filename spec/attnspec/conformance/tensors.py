@@ -69,6 +69,14 @@ def _banded(shape: Shape, g: Generator) -> Tensor:
     return ((columns - centre).abs() <= 1).expand(shape).clone()
 
 
+def _corners(shape: Shape, g: Generator) -> Tensor:
+    """A random mask whose corners look causal."""
+    mask = torch.rand(shape, generator=g) < 0.6
+    if min(shape[-2:]) > 1:
+        mask[..., 0, -1], mask[..., -1, 0], mask[..., 0, 0], mask[..., -1, -1] = False, True, True, True
+    return _keep_one(mask, g)
+
+
 def _dead(shape: Shape, g: Generator) -> Tensor:
     mask = _keep_one(torch.rand(shape, generator=g) < 0.6, g)
     dead = torch.rand((*shape[:-1], 1), generator=g) < 0.4
@@ -86,6 +94,7 @@ MASKS: dict[str, Build] = {
     "left_padding": lambda shape, g: _padding(shape, g).flip(-1),
     "banded": _banded,
     "last_key": lambda shape, g: (torch.arange(shape[-1]) >= shape[-1] - 1).expand(shape).clone(),
+    "corners": _corners,
     "dead": _dead,
     "nothing": lambda shape, g: torch.zeros(shape, dtype=torch.bool),
 }
@@ -115,8 +124,14 @@ def _every_other(t: Tensor) -> Tensor:
     return wide[..., ::2]
 
 
+def _last_two(t: Tensor) -> Tensor:
+    """Positions and width swapped in memory, as a key is that is kept ready for the product."""
+    return t.mT.contiguous().mT
+
+
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "contiguous": lambda t: t,
+    "last_two": _last_two,
     "transposed": _strided,
     "sliced": _sliced,
     "every_other": _every_other,

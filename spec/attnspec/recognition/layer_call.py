@@ -7,7 +7,9 @@ from torch import Tensor, nn
 from .._errors import TargetError
 from .._inputs import LayerInputs
 from ..conformance.caller import Outcome, made_with, members_of
+from ..conformance.calls import LastCall
 from ..conformance.failures import SubjectError
+from ..conformance.guard import guarded
 from ..conformance.layer_subject import Layer, LayerSubject
 from . import documented
 from .construct import SUPPLIED
@@ -179,11 +181,10 @@ def plain_call(probe: Probe, run: Runner) -> bool:
 
 def _pick_output(probe: Probe, run: Runner, layer: Layer, inputs: LayerInputs, outcome: Outcome) -> None:
     """Find the output and the weights among what is returned."""
-    size, kept = inputs.query.shape, []
-    forward = layer.module.register_forward_hook(lambda module, args, result: kept.append(result))
-    attempt(lambda: layer.run(inputs))
-    forward.remove()
-    members = members_of(kept[-1]) if kept else []
+    size = inputs.query.shape
+    again = LastCall.again
+    result, _ = attempt(lambda: guarded(again)) if again is not None else (None, None)
+    members = members_of(result)
     if probe.declaration.output is None and outcome.raw.shape != size:
         other = [i for i, m in enumerate(members) if isinstance(m, Tensor) and m.shape == size]
         if other:
@@ -196,4 +197,21 @@ def _pick_output(probe: Probe, run: Runner, layer: Layer, inputs: LayerInputs, o
         and isinstance(members[1], Tensor)
         and members[1].shape[-2:] == rows
     ):
+        _weights_or_scores(probe, members[1])
+
+
+def _weights_or_scores(probe: Probe, second: Tensor) -> None:
+    """Take what is returned beside the output for the weights, unless its rows are none."""
+    mass = second.detach().double().sum(-1)
+    # Weights that are off by less than half of all mass are weights, and wrong; scores are not near 1.
+    if bool(((mass - 1).abs() < 0.5).all()) and bool((second >= 0).all()):
         probe.add("weights")
+        return
+    probe.absent["weights"] = "what it returns beside the output are no weights"
+    probe.ask(
+        "weights.rows",
+        "beside the output it returns as many numbers as there are weights, but their rows do not sum to 1: "
+        "are they meant to be something else, such as the scores? If so, declare it; if they are meant to be "
+        "the weights, these are wrong",
+        'unsupported.weights="it returns scores"',
+    )

@@ -184,7 +184,7 @@ def _views(probe: Probe, module: nn.Module, places: Places) -> Iterator[Declarat
 def _is_module(module: nn.Module, path: str) -> bool:
     try:
         module.get_submodule(path)
-    except AttributeError:
+    except (AttributeError, RuntimeError):  # a script module offers no submodules
         return False
     return True
 

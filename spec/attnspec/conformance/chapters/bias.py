@@ -6,9 +6,9 @@ from ... import oracle
 from .. import judge
 from ..check import check
 from ..failures import NotApplicable
+from ..judge_gradient import judge_gradients
 from ..recipes import BIAS_AXES, Recipe
 from ..tensors import ALIVE
-from .grouped import judge_gradients
 
 WITH = {"bias": BIAS_AXES}
 

@@ -7,15 +7,20 @@ from .. import judge
 from ..bound_layer import layer_bound
 from ..check import check
 from ..failures import NotApplicable, SubjectError, Violation
+from ..judge_gradient import judge_gradients
 from ..placement import Placement
 from ..recipes import GENERAL, Recipe
 from ..tensors import ALIVE
-from .grouped import judge_gradients
 
 ALL = ("float32", "float64", "bfloat16", "float16")
 
 
-@check("dtype.output", Recipe({"dtype": ALL, "causal": (False, True), "scale": (None, 0.5)}))
+@check(
+    "dtype.output",
+    Recipe(
+        {"dtype": ALL, "causal": (False, True), "scale": (None, 0.5), "mask": (None, "random", "nothing")}
+    ),
+)
 def check_output(subject, case):
     got = subject.run(case.core_inputs()).output
     if got.dtype != case.torch_dtype:
@@ -39,7 +44,7 @@ def check_layer_output(subject, case):
 
 PLAIN = {
     "values": ("normal", "integers", "outlier", "offset"),
-    "lengths": ((5, 7), (4, 4), (17, 33), (1, 6), (9, 129)),
+    "lengths": ((5, 7), (4, 4), (17, 33), (1, 6), (9, 129), (2, 300)),
     "scale": (None, 0.3, 1.7),
     "bias": (None, "hqk"),
     "causal": (False, True),
@@ -149,8 +154,10 @@ def check_mask(subject, case):
 def check_long_rows(subject, case):
     """Many equal scores: a sum held in half precision stops growing."""
     inputs = case.core_inputs()
-    inputs = inputs.replace(query=torch.zeros_like(inputs.query), value=torch.ones_like(inputs.value))
-    judge.judge_core(subject, inputs, what="a long row loses mass: sums are held in too few bits")
+    for size in (1.0, 64.0):
+        full = torch.full_like(inputs.value, size)
+        long = inputs.replace(query=torch.zeros_like(inputs.query), value=full)
+        judge.judge_core(subject, long, what="a long row loses mass: sums are held in too few bits")
 
 
 @check(

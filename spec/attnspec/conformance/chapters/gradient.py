@@ -4,15 +4,15 @@ import torch
 
 from ... import oracle
 from .. import judge
-from ..bound_gradient import core_gradient_bounds, layer_gradient_bounds
+from ..bound_gradient import core_gradient_bounds
 from ..check import check
 from ..failures import NotApplicable, SubjectError, Violation
 from ..guard import guarded
 from ..inexact import partials
+from ..judge_gradient import exact_gradients, judge_gradients, layer_expected, require_alive, upstream_of
 from ..recipes import Recipe
 from ..subject import CoreSubject
 from ..tensors import ALIVE
-from .grouped import exact_gradients, judge_gradients
 
 FORMS = {
     "lengths": ((3, 4), (4, 4), (1, 1), (5, 2), (7, 9)),
@@ -29,12 +29,8 @@ FORMS = {
 
 def _upstream(case):
     """Draw an upstream gradient; cases with a row that sees nothing belong to `mask.dead_row.gradient`."""
-    if not bool(oracle.core(case.core_inputs()).visible.any(-1).all()):
-        raise NotApplicable("a row sees nothing")
-    drawn = torch.randn(
-        case.batch, case.heads, case.q_len, case.d_v, generator=case.generator(8), dtype=torch.float64
-    )
-    return drawn.to(case.torch_dtype)
+    require_alive(oracle.core(case.core_inputs()).visible)
+    return upstream_of(case, case.batch, case.heads, case.q_len, case.d_v)
 
 
 def _make(name):
@@ -89,17 +85,20 @@ def check_one_tensor(subject, case):
     "gradient.long",
     Recipe(
         {
-            "lengths": ((5, 70), (33, 33), (70, 70), (130, 130)),
+            "lengths": ((5, 70), (33, 33), (70, 70), (130, 130), (258, 5), (3, 300), (258, 258)),
             "causal": (False, True),
             "batch": (1, 2),
             "dtype": ("float32",),
             "mask": (None, "random", "padding"),
+            "bias": (None, None, "hqk"),
         }
     ),
+    effort=1.3,
 )
 def check_long(subject, case):
     inputs, upstream = case.core_inputs(), _upstream(case)
-    _, found = subject.gradients(inputs, upstream, wrt=("query", "key", "value"))
+    names = ("query", "key", "value") if inputs.bias is None else ("query", "key", "value", "bias")
+    _, found = subject.gradients(inputs, upstream, wrt=names)
     judge_gradients(subject, inputs, upstream, found)
 
 
@@ -116,7 +115,11 @@ def check_half(subject, case):
 @check(
     "gradient.layout",
     Recipe(
-        {"layout": ("transposed", "sliced", "every_other"), "causal": (False, True), "dtype": ("float32",)}
+        {
+            "layout": ("transposed", "sliced", "every_other", "last_two"),
+            "causal": (False, True),
+            "dtype": ("float32",),
+        }
     ),
 )
 def check_layout(subject, case):
@@ -175,30 +178,10 @@ LAYER = {
 
 def _layer_gradients(subject, case):
     inputs = subject.layer_inputs(case)
-    if not bool(oracle.layer(inputs).core.visible.any(-1).all()):
-        raise NotApplicable("a row sees nothing")
-    upstream = torch.randn(
-        case.batch, case.q_len, case.d_model, generator=case.generator(8), dtype=torch.float64
-    ).to(case.torch_dtype)
-    layer = subject.build(inputs.weights)
-    _, found = layer.gradients(inputs, upstream)
-    wide = inputs.to(torch.float64)
-    names = [n for n in ("query", "key", "value") if getattr(wide, n) is not None]
-    leaves = {n: getattr(wide, n).detach().requires_grad_() for n in names}
-    params = {n: t.detach().requires_grad_() for n, t in wide.weights.tensors().items()}
-    result = oracle.layer(wide.replace(**leaves, weights=wide.weights.replace(**params)))
-    exact = torch.autograd.grad(
-        result.output, [*leaves.values(), *params.values()], upstream.double(), allow_unused=True
-    )
-    allowed = layer_gradient_bounds(
-        inputs, oracle.layer(inputs), upstream, judge.roundoffs_for(subject, inputs.query.dtype)
-    )
-    filled = (
-        leaf.new_zeros(leaf.shape) if g is None else g
-        for leaf, g in zip((*leaves.values(), *params.values()), exact, strict=True)
-    )
-    together = dict(zip((*leaves, *params), filled, strict=True))
-    return found, together, allowed
+    upstream = upstream_of(case, case.batch, case.q_len, case.d_model)
+    expected, allowed = layer_expected(subject, inputs, upstream)
+    _, found = subject.build(inputs.weights).gradients(inputs, upstream)
+    return found, expected, allowed
 
 
 @check("gradient.inputs", Recipe(LAYER), on="layer")

@@ -4,9 +4,9 @@ import torch
 
 from ... import oracle
 from .. import judge
-from ..bound_gradient import core_gradient_bounds
 from ..check import check
 from ..failures import NotApplicable
+from ..judge_gradient import judge_gradients
 from ..recipes import Recipe
 from ..tensors import ALIVE
 
@@ -102,28 +102,3 @@ def check_gradient(subject, case):
     upstream = upstream.to(case.torch_dtype)
     _, found = subject.gradients(inputs, upstream, wrt=("key", "value"))
     judge_gradients(subject, inputs, upstream, found)
-
-
-def exact_gradients(inputs, upstream, names):
-    """Return the oracle's gradients of the named tensors, float64."""
-    wide = inputs.to(torch.float64)
-    leaves = {name: getattr(wide, name).detach().requires_grad_() for name in names}
-    result = oracle.core(wide.replace(**leaves))
-    found = torch.autograd.grad(result.output, list(leaves.values()), upstream.double(), allow_unused=True)
-    pairs = zip(leaves.items(), found, strict=True)
-    return {name: torch.zeros_like(leaf) if g is None else g for (name, leaf), g in pairs}
-
-
-def judge_gradients(subject, inputs, upstream, found):
-    """Hold gradients against the oracle's."""
-    exact = exact_gradients(inputs, upstream, tuple(found))
-    allowed = core_gradient_bounds(
-        inputs, oracle.core(inputs), upstream, judge.roundoffs_for(subject, inputs.query.dtype)
-    )
-    for name, gradient in exact.items():
-        judge.require_within(
-            found[name],
-            gradient,
-            allowed[name],
-            what=f"the gradient of the {name} differs from the exact one",
-        )

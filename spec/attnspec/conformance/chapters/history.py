@@ -118,6 +118,28 @@ def check_filled_anew(subject, case):
     judge.judge_core(subject, inputs, what="tensors that were filled anew give an earlier result")
 
 
+@check(
+    "state.filled_anew",
+    Recipe({"causal": (False, True), "mask": (None, "random"), "bias": (None, "hqk")}),
+    on="layer",
+    sequence=True,
+)
+def check_layer_filled_anew(subject, case):
+    """The same for one module, with and without gradients."""
+    for grad in (True, False):
+        inputs = subject.layer_inputs(case)
+        later = subject.layer_inputs(case.replace(seed=case.seed + 3))
+        layer = subject.build(inputs.weights)
+        with torch.set_grad_enabled(grad):
+            layer.run(inputs)
+            for name in ("query", "key", "value", "mask", "bias"):
+                if getattr(inputs, name) is not None:
+                    getattr(inputs, name).copy_(getattr(later, name))
+            judge.judge_layer(
+                subject, inputs, layer=layer, what="inputs that were filled anew give an earlier result"
+            )
+
+
 MODES = ((False, False), (False, True), (True, True))
 
 

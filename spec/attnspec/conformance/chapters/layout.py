@@ -11,10 +11,10 @@ BASE = {
 }
 
 
-@check("layout.transposed", Recipe({**BASE, "layout": ("transposed",)}))
+@check("layout.transposed", Recipe({**BASE, "layout": ("transposed", "last_two")}))
 def check_transposed(subject, case):
     judge.judge_core(
-        subject, case.core_inputs(), what="tensors with heads behind positions in memory give a wrong output"
+        subject, case.core_inputs(), what="tensors with axes in another order in memory give a wrong output"
     )
 
 
@@ -42,7 +42,7 @@ def check_expanded(subject, case):
     Recipe(
         {
             "lengths": ((3, 4), (4, 4), (5, 33)),
-            "mask": ("random", "padding", "sparse"),
+            "mask": ("random", "padding", "sparse", "corners"),
             "mask_axes": ("bhqk", "bqk", "qk"),
             "causal": (False, True),
         }
@@ -81,7 +81,7 @@ def check_mixed(subject, case):
     Recipe(
         {
             "lengths": ((3, 4), (4, 4)),
-            "layout": ("transposed", "sliced", "every_other"),
+            "layout": ("transposed", "sliced", "every_other", "last_two"),
             "causal": (False, True),
         }
     ),

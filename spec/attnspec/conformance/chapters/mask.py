@@ -186,7 +186,8 @@ def _dead_rows(inputs):
 
 @check(
     "mask.dead_row.zero",
-    Recipe({**DEAD, "causal": (False, True), "dtype": ("float32", "float64", "bfloat16")}),
+    Recipe({**DEAD, "causal": (False, True), "dtype": ("float32", "float64", "bfloat16", "float16")}),
+    effort=1.3,
 )
 def check_dead_row(subject, case):
     inputs = case.core_inputs()
@@ -215,6 +216,7 @@ def check_dead_row(subject, case):
             "mask_axes": ("bqk", "qk", "bhqk"),
             "lengths": ((3, 1), (4, 1), (5, 2)),
             "batch": (1, 2),
+            "dtype": ("float16", "float32", "bfloat16"),
         }
     ),
     effort=0.4,
@@ -241,10 +243,11 @@ def check_neighbours(subject, case):
         {
             **DEAD,
             "lengths": ((4, 4), (2, 3), (1, 1), (5, 7)),
-            "dtype": ("float32", "float64"),
+            "dtype": ("float32", "float64", "bfloat16", "float16"),
             "causal": (False, True),
         }
     ),
+    effort=1.3,
 )
 def check_dead_gradient(subject, case):
     inputs = case.core_inputs()

@@ -1,10 +1,12 @@
 """Chapter params: a layer's parameters, their places and their layout."""
 
+from itertools import combinations
+
 import torch
 
 from .. import judge
 from ..check import check
-from ..failures import Violation
+from ..failures import NotApplicable, Violation
 from ..recipes import Recipe
 
 SQUARE = {"lengths": ((3, 3), (4, 4), (3, 5)), "values": ("normal",)}
@@ -29,7 +31,9 @@ def check_round_trip(subject, case):
     on="layer",
 )
 def check_head_major(subject, case):
-    """Silence all heads but one through W_v and W_o; the output must be that head's alone."""
+    """Silence all heads but one through W_o; the output must be that head's alone."""
+    if "W_o" not in subject.slots.names:
+        raise NotApplicable("it has no output projection to silence heads with")
     inputs = subject.layer_inputs(case)
     width = inputs.weights.d_v
     for head in {0, case.heads - 1}:
@@ -71,6 +75,20 @@ def check_output_projection(subject, case):
     judge.judge_layer(
         subject, inputs.replace(weights=weights), what="with W_o = 0 the output is not the output bias"
     )
+
+
+@check(
+    "params.output_projection", Recipe({**SQUARE, "heads": ((1, 1),), "widths": ((4, 4), (6, 6))}), on="layer"
+)
+def check_output_projection_of_one_head(subject, case):
+    """One head alone is projected too."""
+    sizes = {name: getattr(case, name) for name in ("d_model", "heads", "kv_heads", "d_k", "d_v")}
+    if subject.slots.lacks(subject.construct(**sizes), "W_o"):
+        raise Violation(
+            "with one head the layer has no output projection W_o",
+            got="no W_o",
+            expected="d_model heads*d_v",
+        )
 
 
 @check("params.complete", Recipe(SQUARE), on="layer")
@@ -130,31 +148,40 @@ def check_trainable(subject, case):
         )
 
 
+def _new_matrices(subject, case):
+    """Return the projections of a module just constructed, in pairs of one shape."""
+    sizes = {name: getattr(case, name) for name in ("d_model", "heads", "kv_heads", "d_k", "d_v")}
+    torch.manual_seed(case.seed)
+    module = subject.construct(**sizes)
+    if subject.slots.lacks(module, "W_o"):
+        raise NotApplicable("with these sizes it has no output projection")
+    like = subject.layer_inputs(case).weights
+    found = {n: t for n, t in subject.slots.read(module, like).items() if n.startswith("W_")}
+    same = [(a, b) for a, b in combinations(found, 2) if found[a].shape == found[b].shape]
+    return module, like, found, same
+
+
 @check("params.distinct", Recipe(SQUARE), on="layer")
 def check_distinct(subject, case):
-    """No two projections share memory or start out equal."""
-    size = {
-        "d_model": case.d_model,
-        "heads": case.heads,
-        "kv_heads": case.kv_heads,
-        "d_k": case.d_k,
-        "d_v": case.d_v,
-    }
-    torch.manual_seed(case.seed)
-    module = subject.construct(**size)
-    found = subject.slots.read(module, subject.layer_inputs(case).weights)
-    matrices = {n: t for n, t in found.items() if n.startswith("W_")}
-    names = list(matrices)
-    for i, a in enumerate(names):
-        for b in names[i + 1 :]:
-            if (
-                matrices[a].shape == matrices[b].shape
-                and matrices[a].numel() > 1
-                and torch.equal(matrices[a], matrices[b])
-                and bool((matrices[a] != 0).any())
-            ):
-                raise Violation(
-                    f"{a} and {b} start out equal: they are one parameter, or drawn from one seed",
-                    got="equal",
-                    expected="distinct",
-                )
+    """What is written to one projection stays out of the others."""
+    module, like, found, same = _new_matrices(subject, case)
+    for name in found:
+        marked = like.replace(**{n: torch.full_like(t, float(n == name)) for n, t in like.tensors().items()})
+        subject.slots.write(module, marked.replace(**{name: torch.full_like(getattr(like, name), 2.0)}))
+        held = subject.slots.read(module, like)
+        for other in [b if a == name else a for a, b in same if name in (a, b)]:
+            if bool((held[other] == 2.0).all()) or not bool((held[name] == 2.0).all()):
+                raise Violation(f"{name} and {other} are one parameter", got="one", expected="two")
+
+
+@check("params.start_apart", Recipe(SQUARE), on="layer")
+def check_start_apart(subject, case):
+    """Projections that start out equal are one copied, or drawn from one seed."""
+    _, _, found, same = _new_matrices(subject, case)
+    for a, b in same:
+        if found[a].numel() > 1 and torch.equal(found[a], found[b]) and bool((found[a] != 0).any()):
+            raise Violation(
+                f"{a} and {b} start out equal: one was copied, or both are drawn from one seed",
+                got="equal",
+                expected="different numbers",
+            )

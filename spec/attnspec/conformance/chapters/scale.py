@@ -22,7 +22,7 @@ def check_layer_default(subject, case):
     judge.judge_layer(subject, subject.layer_inputs(case), what="the default scale is not d_k ** -0.5")
 
 
-@check("scale.explicit", Recipe({**ROOTS, "scale": (0.3, 1.7, 2.0, 1.0, 0.05)}))
+@check("scale.explicit", Recipe({**ROOTS, "scale": (0.3, 1.7, 2, 1, 0.05, 5e-4, 400.0)}), effort=1.3)
 def check_explicit(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="an explicit scale is not taken as it is")
 

@@ -29,10 +29,19 @@ def _empty(subject, case, **sizes):
     changed = case.replace(**sizes)
     got = subject.run(changed.core_inputs()).output
     judge.require_shape(got, (changed.batch, changed.heads, changed.q_len, changed.d_v))
+    if got.dtype != changed.torch_dtype:
+        raise Violation(
+            "an empty output does not have the dtype of the query", got=str(got.dtype), expected=case.dtype
+        )
     return got
 
 
-FLAT = {"lengths": ((3, 4), (4, 4)), "causal": (False, True), "mask": (None, "all")}
+FLAT = {
+    "lengths": ((3, 4), (4, 4)),
+    "causal": (False, True),
+    "mask": (None, "all"),
+    "dtype": ("float32", "bfloat16", "float64", "float16"),
+}
 
 
 @check("size.empty_batch", Recipe(FLAT))
@@ -116,7 +125,27 @@ def check_blocks(subject, case):
     "size.blocks",
     Recipe(
         {
-            "lengths": ((2, 2100), (4, 530), (3, 1100), (260, 4), (2, 260)),
+            "lengths": ((513, 513), (301, 2), (182, 182), (520, 5), (257, 257)),
+            "batch": (1,),
+            "heads": ((2, 2), (1, 1), (2, 1)),
+            "widths": ((5, 5), (3, 7)),
+            "causal": (True, False),
+            "mask": (None, "random"),
+            "values": ("normal",),
+        }
+    ),
+    effort=0.6,
+)
+def check_many_queries(subject, case):
+    """Queries are taken in chunks as well, and many scores at once take another path."""
+    judge.judge_core(subject, case.core_inputs(), what="many queries give a wrong output")
+
+
+@check(
+    "size.blocks",
+    Recipe(
+        {
+            "lengths": ((2, 2100), (4, 530), (3, 1100), (260, 4), (2, 260), (1, 4100)),
             "batch": (1, 2),
             "widths": ((5, 5), (3, 7)),
             "mask": ("random", "padding"),
@@ -191,6 +220,9 @@ def check_tail(subject, case):
                 (128, 96),
                 (129, 129),
                 (256, 256),
+                (257, 257),
+                (300, 5),
+                (5, 300),
             ),
             "lengths": ((3, 5), (4, 4)),
             "batch": (1, 2),
@@ -221,6 +253,7 @@ def _coincide(case):
             "values": ("normal",),
             "causal": (False, True),
             "mask": (None, "random"),
+            "layout": ("contiguous", "last_two", "transposed"),
             "mask_axes": ("bhqk", "bqk", "hqk", "qk"),
         }
     ),

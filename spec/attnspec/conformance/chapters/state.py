@@ -2,6 +2,7 @@
 
 import copy
 import io
+from dataclasses import replace
 
 import torch
 
@@ -13,9 +14,11 @@ from ..failures import NotApplicable, SubjectError, Violation
 from ..recipes import Recipe
 
 OPTIONS = {
-    "lengths": ((3, 4), (4, 4), (2, 7)),
+    "lengths": ((3, 4), (4, 4), (2, 7), (1, 2), (3, 70), (2, 300)),
     "widths": ((5, 5), (64, 64), (3, 7)),
+    "dtype": ("float32", "bfloat16", "float16"),
     "mask": (None, "random", "padding"),
+    "mask_axes": ("bhqk", "bk", "qk"),
     "causal": (False, True),
     "bias": (None, "hqk"),
     "layout": ("contiguous", "transposed"),
@@ -40,7 +43,7 @@ def _require_untouched(copies, *, when):
             )
 
 
-@check("state.inputs_unchanged", Recipe(OPTIONS))
+@check("state.inputs_unchanged", Recipe(OPTIONS), effort=1.3)
 def check_inputs_unchanged(subject, case):
     inputs = case.core_inputs()
     copies = _copies(inputs)
@@ -128,6 +131,14 @@ def check_output_kept(subject, case):
     other = inputs.replace(value=inputs.value + 1)
     subject.run(other)
     judge.require_equal(first.raw.detach(), kept, what="a second call changes the output of the first")
+    if subject.space.has("weights"):
+        returned = subject.run(inputs, want_weights=True).weights
+        before = None if returned is None else returned.detach().clone()
+        subject.run(other.replace(key=-other.key), want_weights=True)
+        if returned is not None:
+            judge.require_equal(
+                returned.detach(), before, what="a second call changes the weights of the first"
+            )
 
 
 def _settings():
@@ -214,7 +225,7 @@ def check_train_eval(subject, case):
         )
 
 
-@check("state.grad_mode", Recipe({**OPTIONS, "mask": (None, "random", "dead")}))
+@check("state.grad_mode", Recipe({**OPTIONS, "mask": (None, "random", "dead")}), effort=1.3)
 def check_grad_mode(subject, case):
     inputs = case.core_inputs()
     _, allowed = judge.exact_core(subject, inputs)
@@ -227,7 +238,7 @@ def check_grad_mode(subject, case):
     )
 
 
-@check("state.inference_mode", Recipe({"causal": (False, True), "mask": (None, "random")}))
+@check("state.inference_mode", Recipe({**OPTIONS, "mask": (None, "random")}))
 def check_inference_mode(subject, case):
     with torch.inference_mode():
         judge.judge_core(subject, case.core_inputs(), what="in inference mode the output is wrong")
@@ -240,6 +251,23 @@ def check_inference_mode(subject, case):
 
 @check("state.deepcopy", Recipe({"causal": (False, True)}), on="layer")
 def check_deepcopy(subject, case):
+    """A copy of a module that was not called yet, and the module itself, give the same."""
+    inputs = subject.layer_inputs(case)
+    layer = subject.build(inputs.weights)
+    try:
+        copied = replace(layer, module=copy.deepcopy(layer.module))
+    except Exception as error:
+        raise SubjectError.of(error) from error
+    judge.require_equal(
+        copied.run(inputs).output,
+        layer.run(inputs).output,
+        what="a deep copy of the module gives another output",
+    )
+
+
+@check("state.copied_after_call", Recipe({"causal": (False, True)}), on="layer")
+def check_copied_after_call(subject, case):
+    """What a call leaves in the module can be copied with it, and changes nothing."""
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)
     before = layer.run(inputs).output
@@ -248,7 +276,7 @@ def check_deepcopy(subject, case):
     except Exception as error:
         raise SubjectError.of(error) from error
     judge.require_equal(
-        layer.run(inputs).output, before, what="a deep copy of the module gives another output"
+        layer.run(inputs).output, before, what="a deep copy, made after a call, gives another output"
     )
 
 
@@ -284,10 +312,14 @@ def check_pickle(subject, case):
 
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)
+    if isinstance(layer.module, torch.jit.ScriptModule):
+        raise NotApplicable("torch.jit.save is how scripted modules are stored")
     before = layer.run(inputs).output
     try:
         layer.module = pickle.loads(pickle.dumps(layer.module))
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
+    except Exception as error:
+        if "parametrized" in str(error):
+            raise NotApplicable("torch pickles no parametrized module") from error
         if "<locals>" in str(error) or "import" in str(error) or "not the same object" in str(error):
             raise NotApplicable("its class cannot be found by name") from error
         raise SubjectError.of(error) from error

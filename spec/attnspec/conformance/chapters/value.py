@@ -202,7 +202,7 @@ def _steep(case, *, level, spread):
     return inputs.replace(query=query, key=key, value=3.0 + inputs.value.clamp(-3, 3) / 64.0)
 
 
-EXTREME = {"lengths": ((3, 4), (2, 2), (5, 40), (1, 3)), "causal": (False, True),
+EXTREME = {"lengths": ((3, 4), (2, 2), (5, 40), (1, 3), (2, 300), (3, 600)), "causal": (False, True),
            "mask": (None, "random", "left_padding")}  # fmt: skip
 
 
@@ -247,6 +247,88 @@ def check_nan_visible(subject, case):
             expected=float("nan"),
             index=index,
         )
+
+
+@check(
+    "value.magnitude",
+    Recipe(
+        {
+            "lengths": ((3, 4), (4, 4), (2, 40)),
+            "values": ("normal",),
+            "causal": (False, True),
+            "mask": (None, "random"),
+            "dtype": ("float32", "float64"),
+        }
+    ),
+)
+def check_magnitude(subject, case):
+    """Powers of two round nothing: a query larger by one and a key smaller by it, or a larger value."""
+    inputs = case.core_inputs()
+    for power in (24, -24):
+        query, key = inputs.query * 2.0**power, inputs.key * 2.0**-power
+        judge.judge_core(
+            subject, inputs.replace(query=query, key=key),
+            what="large queries with small keys, or small with large ones, give a wrong output",
+        )  # fmt: skip
+        judge.judge_core(
+            subject, inputs.replace(value=inputs.value * 2.0**power),
+            what=f"values times 2**{power} do not give the output times 2**{power}",
+        )  # fmt: skip
+
+
+@check(
+    "value.magnitude",
+    Recipe(
+        {
+            "lengths": ((3, 4), (4, 4), (1, 5)),
+            "widths": ((1, 1), (4, 4), (16, 16)),
+            "causal": (False, True),
+            "dtype": ("float32", "float16", "bfloat16", "float64"),
+        }
+    ),
+)
+def check_steps(subject, case):
+    """Logits beyond ten thousand, and hundreds apart, so that no rounding hides which is the largest."""
+    inputs = case.core_inputs()
+    root = case.d_k**0.5  # a power of two, as all here: every product is exact
+    rank = torch.argsort(torch.rand(inputs.key.shape[:3], generator=case.generator(9)), -1)
+    for level in (192, -192):
+        query, key = torch.zeros_like(inputs.query), torch.zeros_like(inputs.key)
+        query[..., 0] = 64.0
+        key[..., 0] = ((level + 8 * rank) * root).to(key.dtype)
+        judge.judge_core(
+            subject, inputs.replace(query=query, key=key), what="large logits do not single out the largest"
+        )
+        if subject.space.has("bias"):
+            bias = ((level + 8 * rank) * 64).to(key.dtype)[:, :1, None, :]
+            judge.judge_core(
+                subject,
+                inputs.replace(query=torch.zeros_like(query), bias=bias),
+                what="a large bias does not single out the largest",
+            )
+
+
+@check(
+    "value.nan_scores",
+    Recipe({"lengths": ((3, 4), (2, 5), (4, 4)), "causal": (False, True), "mask": (None, "random")}),
+)
+def check_nan_scores(subject, case):
+    """A query of NaN, and a key of NaN that a query sees, make that row NaN."""
+    inputs = case.core_inputs()
+    seen = oracle.core(inputs).visible
+    for name, rows in (("query", torch.ones_like(seen[..., 0])), ("key", seen[..., 0])):
+        tensor = getattr(inputs, name).clone()
+        tensor[:, :, slice(None) if name == "query" else 0, 0] = float("nan")
+        got = subject.run(inputs.replace(**{name: tensor})).output
+        lost = rows & seen.any(-1) & ~got[..., 0].isnan()
+        if bool(lost.any()):
+            index = (*(int(i) for i in lost.nonzero()[0]), 0)
+            raise Violation(
+                f"a NaN in a {name} that takes part does not come out",
+                got=float(got[index]),
+                expected=float("nan"),
+                index=index,
+            )
 
 
 @check(

@@ -9,7 +9,7 @@ from ..recipes import Recipe
 from ..tensors import ALIVE
 
 FORMS = {
-    "lengths": ((3, 4), (4, 4), (1, 6), (5, 33)),
+    "lengths": ((3, 4), (4, 4), (1, 6), (5, 33), (65, 3), (3, 130)),
     "mask": (None, *ALIVE),
     "mask_axes": ("bhqk", "qk", "bk", "hqk"),
     "causal": (False, True),
