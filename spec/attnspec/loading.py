@@ -90,7 +90,7 @@ def _listed(path: str) -> str:
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise TargetError(f"{path}: there is no such file (looked in {path.resolve().parent})")
-    member = _member_name(path.resolve())
+    member = member_name(path.resolve())
     if member is None:
         return _alone(path)
     try:
@@ -105,7 +105,7 @@ def _from_file(path: Path) -> ModuleType:
             raise _import_failed(str(path), error) from error
 
 
-def _member_name(path: Path) -> tuple[str, str] | None:
+def member_name(path: Path) -> tuple[str, str] | None:
     """Return the folder that a file's package stands in, and the file's dotted name; None without package."""
     parts = [] if path.stem == "__init__" else [path.stem]
     folder = path.parent

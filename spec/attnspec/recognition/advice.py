@@ -44,6 +44,8 @@ def _of_plain_class(cls: type) -> str:
 def _construction(target: Target) -> str | None:
     """Return the call by which a function makes a module; what is unknown takes the sizes left, then None."""
     words, missing = argument_words(parameters_of(target.object))
+    if not words and not missing:
+        return None  # Whatever it does, it does not depend on sizes.
     said = {word.rpartition("=")[2] for word in words}
     free = [size for size in ("d_model", "heads") if size not in said]
     left = [f"{name}={size}" for name, size in zip_longest(missing, free[: len(missing)], fillvalue="None")]
