@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._clauses import Clause
+from ..loading import member_name
 from .calls import Call, LastCall, recorded, remember
 from .results import Failure
 
@@ -96,6 +97,16 @@ def _import_lines(name: str) -> list[str]:
         ]
     if place.endswith(".py"):
         path = str(Path(place).resolve())
+        member = member_name(Path(path))
+        if member is not None:
+            folder, dotted = member
+            return [
+                "import importlib",
+                "import sys",
+                "",
+                f"sys.path.insert(0, {folder!r})",
+                f"target = importlib.import_module({dotted!r}).{found}",
+            ]
         return [
             "import importlib.util",
             "import sys",

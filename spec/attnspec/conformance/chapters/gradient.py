@@ -93,7 +93,7 @@ def check_one_tensor(subject, case):
             "bias": (None, None, "hqk"),
         }
     ),
-    effort=1.3,
+    effort=1.0,
 )
 def check_long(subject, case):
     inputs, upstream = case.core_inputs(), _upstream(case)

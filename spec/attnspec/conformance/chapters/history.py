@@ -14,6 +14,7 @@ from ..turns import turns
     "state.second_call",
     Recipe({"lengths": ((3, 4), (4, 4), (5, 7)), "causal": (False, True), "mask": (None, "random")}),
     sequence=True,
+    effort=0.7,
 )
 def check_second_call(subject, case):
     """Other sizes, another mask of the same size, another dtype before: the answer stays the same."""
@@ -61,6 +62,7 @@ def _inexact_anyway(subject, case):
     Recipe({"lengths": ((3, 4), (4, 4), (5, 7)), "causal": (False, True), "mask": (None, "random")}),
     on="layer",
     sequence=True,
+    effort=0.7,
 )
 def check_layer_second_call(subject, case):
     """One module, called with other sizes and masks in between."""
@@ -108,6 +110,7 @@ def check_instances(subject, case):
         {"causal": (False, True), "mask": (None, "random"), "bias": (None, "hqk"), "window": (None, (1, 2))}
     ),
     sequence=True,
+    effort=0.7,
 )
 def check_filled_anew(subject, case):
     """A static buffer is written, and the call repeated: the very same tensors hold other numbers."""
@@ -123,6 +126,7 @@ def check_filled_anew(subject, case):
     Recipe({"causal": (False, True), "mask": (None, "random"), "bias": (None, "hqk")}),
     on="layer",
     sequence=True,
+    effort=0.5,
 )
 def check_layer_filled_anew(subject, case):
     """The same for one module, with and without gradients."""
@@ -143,7 +147,7 @@ def check_layer_filled_anew(subject, case):
 MODES = ((False, False), (False, True), (True, True))
 
 
-@check("state.weights_change", Recipe({"causal": (False, True)}), on="layer", sequence=True)
+@check("state.weights_change", Recipe({"causal": (False, True)}), on="layer", sequence=True, effort=0.5)
 def check_weights_change(subject, case):
     """What was learnt or loaded since an earlier call is what a call uses."""
     inputs, later = (subject.layer_inputs(case.replace(seed=case.seed + n)) for n in (0, 7))
@@ -162,7 +166,11 @@ def check_weights_change(subject, case):
 
 
 @check(
-    "state.conversion", Recipe({"causal": (False, True), "mask": (None, "random")}), on="layer", sequence=True
+    "state.conversion",
+    Recipe({"causal": (False, True), "mask": (None, "random")}),
+    on="layer",
+    sequence=True,
+    effort=0.5,
 )
 def check_conversion(subject, case):
     """A module that was called, and converted to another dtype, is one of that dtype."""

@@ -107,10 +107,7 @@ def check_hidden_extremes(subject, case):
             )
 
 
-@check(
-    "gradient.upstream",
-    Recipe(SHORT),
-)
+@check("gradient.upstream", Recipe(SHORT), effort=0.6)
 def check_upstream(subject, case):
     """`output.sum().backward()` hands over one number, expanded; a kept graph can be used again."""
     inputs = case.core_inputs()
@@ -134,7 +131,7 @@ def check_upstream(subject, case):
         )
 
 
-@check("gradient.upstream", Recipe(LAYER), on="layer")
+@check("gradient.upstream", Recipe(LAYER), on="layer", effort=0.6)
 def check_layer_upstream(subject, case):
     """The same for a layer, whose output is summed as it comes; and once more over the kept graph."""
     inputs = subject.layer_inputs(case)
@@ -166,7 +163,7 @@ def _query_gradient(output, leaf, upstream, *, kept):
     return found
 
 
-@check("gradient.train_mode", Recipe(LAYER), on="layer")
+@check("gradient.train_mode", Recipe(LAYER), on="layer", effort=0.6)
 def check_train_mode(subject, case):
     """In train mode, without dropout: gradients of all, of parameters alone, and summed over two calls."""
     inputs = subject.layer_inputs(case)
@@ -193,7 +190,7 @@ def check_train_mode(subject, case):
         )
 
 
-@check("gradient.frozen", Recipe(LAYER), on="layer")
+@check("gradient.frozen", Recipe(LAYER), on="layer", effort=0.4)
 def check_frozen(subject, case):
     """With parameters frozen, one by one and all together, outputs and input gradients stay what they are."""
     inputs = subject.layer_inputs(case)
@@ -264,6 +261,7 @@ def check_core_with_weights(subject, case):
     "mask.dead_row.gradient",
     Recipe({"mask": ("dead", "nothing"), "lengths": ((4, 4), (3, 5)), "dtype": ("float32", "bfloat16")}),
     on="layer",
+    effort=0.5,
 )
 def check_dead_rows_in_training(subject, case):
     """In train mode a row that sees nothing makes no gradient NaN."""

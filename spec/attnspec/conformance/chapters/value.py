@@ -260,6 +260,7 @@ def check_nan_visible(subject, case):
             "dtype": ("float32", "float64"),
         }
     ),
+    effort=0.5,
 )
 def check_magnitude(subject, case):
     """Powers of two round nothing: a query larger by one and a key smaller by it, or a larger value."""
@@ -286,6 +287,7 @@ def check_magnitude(subject, case):
             "dtype": ("float32", "float16", "bfloat16", "float64"),
         }
     ),
+    effort=0.6,
 )
 def check_steps(subject, case):
     """Logits beyond ten thousand, and hundreds apart, so that no rounding hides which is the largest."""
@@ -311,6 +313,7 @@ def check_steps(subject, case):
 @check(
     "value.nan_scores",
     Recipe({"lengths": ((3, 4), (2, 5), (4, 4)), "causal": (False, True), "mask": (None, "random")}),
+    effort=0.6,
 )
 def check_nan_scores(subject, case):
     """A query of NaN, and a key of NaN that a query sees, make that row NaN."""
