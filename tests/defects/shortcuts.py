@@ -313,7 +313,7 @@ class MaximumOverHiddenKeys(Core):
         return powers / total.masked_fill(total == 0, 1.0)
 
 
-@defect("mask", OWN, "mask.rank_two", "value.uniform", case="batch=2, q_len=2", place="mask_scores")
+@defect("mask", OWN, "mask.rank_two", case="batch=2, q_len=2", place="mask_scores")
 class RankTwoMaskIsPadding(Core):
     """A mask of rank 2 is taken as `batch kv_len` where it has as many rows as there are samples."""
 

@@ -63,7 +63,11 @@ def check_inputs_unchanged(subject, case):
     _require_untouched(copies, when="when gradients are required")
 
 
-@check("state.inputs_unchanged", Recipe({**OPTIONS, "bias": (None,)}), on="layer")
+@check(
+    "state.inputs_unchanged",
+    Recipe({**OPTIONS, "bias": (None,), "lengths": ((3, 4), (4, 4), (2, 7))}),
+    on="layer",
+)
 def check_layer_inputs_unchanged(subject, case):
     inputs = subject.layer_inputs(case)
     copies = _copies(inputs)
