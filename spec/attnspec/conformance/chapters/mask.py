@@ -216,7 +216,7 @@ def check_dead_row(subject, case):
             "mask_axes": ("bqk", "qk", "bhqk"),
             "lengths": ((3, 1), (4, 1), (5, 2)),
             "batch": (1, 2),
-            "dtype": ("float16", "float32", "bfloat16"),
+            "dtype": ("float32", "float16", "bfloat16"),
         }
     ),
     effort=0.4,

@@ -48,7 +48,7 @@ WIDER = 4
     "gradient.combined",
     Recipe(
         {
-            "dtype": ("float32", "bfloat16", "float16", "float64"),
+            "dtype": ("float32", "bfloat16", "float16"),
             "lengths": ((3, 4), (4, 4), (5, 2), (1, 3), (9, 17)),
             "heads": ((3, 3), (5, 1), (4, 2), (8, 1), (1, 1)),
             "widths": ((5, 5), (3, 7), (65, 65), (5, 130), (70, 3)),
