@@ -23,19 +23,13 @@ from ..recipes import Recipe
 from ..subject import CoreSubject
 from ..tensors import ALIVE
 from .dropout import RATES, SMALL, fit_one_hot, weights_of
+from .gradient import LAYER
 
 SHORT = {
     "lengths": ((3, 4), (4, 4)),
     "mask": (None, "random"),
     "causal": (False, True),
     "dtype": ("float32",),
-}
-LAYER = {
-    "lengths": ((3, 4), (4, 4), (5, 2)),
-    "mask": (None, "random", "padding"),
-    "causal": (False, True),
-    "dtype": ("float32",),
-    "values": ("normal",),
 }
 
 
