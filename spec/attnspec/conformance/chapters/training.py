@@ -63,6 +63,11 @@ def check_combined(subject, case):
     """Options meet each other, and every dtype, on the way back too."""
     inputs = case.core_inputs()
     require_alive(oracle.core(inputs).visible)
+    if inputs.mask is not None and case.dtype != "float32":
+        try:
+            subject.run(inputs)
+        except SubjectError as error:
+            raise NotApplicable(f"in {case.dtype} a mask fails, as dtype.mask says") from error
     upstream = upstream_of(case, case.batch, case.heads, case.q_len, case.d_v)
     names = (*INPUTS, "bias") if inputs.bias is not None else INPUTS
     _, found = subject.gradients(inputs, upstream, wrt=names)
