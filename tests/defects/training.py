@@ -161,7 +161,7 @@ class ValuesFitHalf(Core):
         return super().aggregate_values(weights, value.clamp(-65504, 65504), seen)
 
 
-@defect("bias", OWN, "value.magnitude", case="a large negative bias")
+@defect("window/softcap/bias", OWN, "value.magnitude", case="a large negative bias")
 class BiasIsClamped(Core):
     """A bias below minus ten thousand is taken for minus ten thousand."""
 
@@ -177,7 +177,7 @@ class EveryNaNIsCleared(Core):
         return scores.softmax(-1).nan_to_num(0.0)
 
 
-@defect("dead-row", OWN, "mask.dead_row.zero", case="float16, a row that sees nothing", place="mask_scores")
+@defect("mask", OWN, "mask.dead_row.zero", case="float16, a row that sees nothing", place="mask_scores")
 class HalfFillsWithTenThousand(Core):
     """In float16 what is hidden gets a score of minus ten thousand."""
 
