@@ -134,7 +134,7 @@ def check_blocks(subject, case):
             "values": ("normal",),
         }
     ),
-    effort=0.6,
+    effort=0.4,
 )
 def check_many_queries(subject, case):
     """Queries are taken in chunks as well, and many scores at once take another path."""
