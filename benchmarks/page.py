@@ -10,7 +10,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 PAGE = ROOT / "docs" / "cost.md"
 START, END = "<!-- figures: benchmarks/page.py -->\n", "<!-- end of figures -->\n"
-KNOWN = ("target", "limit", "got", "met")
+KNOWN = ("target", "limit", "got", "met", "low", "high")
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
@@ -35,16 +35,23 @@ def targets_markdown(results: dict[str, Any]) -> str:
     rows = results["targets"]
     met = sum(row["met"] for row in rows)
     text = f"## Targets {{ #targets }}\n\n{met} of {len(rows)} are met. {where(results['environment'])}"
-    return text + table(
-        ("target", "setting", "at most", "measured", ""),
-        (
-            (
-                row["target"], setting(row), f"{row['limit']:g}", f"{row['got']:.3f}",
-                "met" if row["met"] else "**missed**",
-            )
-            for row in rows
-        ),
-    )  # fmt: skip
+    lines = (
+        (row["target"], setting(row), f"{row['limit']:g}", f"{row['got']:.3f}", quartiles(row), verdict(row))
+        for row in rows
+    )
+    return text + table(("target", "setting", "at most", "measured", "quartiles", ""), lines)
+
+
+def quartiles(row: dict[str, Any]) -> str:
+    """Return how far the rounds of one row differ; a size is counted and does not."""
+    return f"{row['low']:.3f} to {row['high']:.3f}" if row.get("low") is not None else ""
+
+
+def verdict(row: dict[str, Any]) -> str:
+    """Say whether a target is met, missed, or missed by less than the rounds can tell."""
+    if row["met"]:
+        return "met"
+    return "not told apart" if row.get("low", row["got"]) <= row["limit"] else "**missed**"
 
 
 def setting(row: dict[str, Any]) -> str:

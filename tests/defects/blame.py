@@ -35,6 +35,7 @@ from attnspec._inputs import LayerInputs  # noqa: E402
 from attnspec.conformance.bound import core_bound  # noqa: E402
 from attnspec.conformance.bound_layer import layer_bound  # noqa: E402
 from attnspec.conformance.cases import Case  # noqa: E402
+from attnspec.conformance.core_view import CoreView  # noqa: E402
 from attnspec.conformance.failures import NotApplicable, SubjectError, Violation  # noqa: E402
 from attnspec.conformance.judge import require_within, roundoffs_for  # noqa: E402
 from attnspec.conformance.runner import bindings, missing_need, run_check  # noqa: E402
@@ -138,7 +139,7 @@ def judge(name: str, *profiles: str) -> dict[str, Any]:
     for clause, subject, case, inputs in failures(defect, recognition, profiles or ("quick", "default")):
         fresh = _renewed(defect, recognition)
         view = subject.space.contract != fresh.space.contract
-        reason = shows(fresh.subject.core_view() if view else fresh.subject, case, inputs)
+        reason = shows(CoreView(fresh.subject) if view else fresh.subject, case, inputs)
         if not reason:
             return (
                 row | {"clause": clause, "case": case.describe()} | blamed(defect, recognition, case, inputs)

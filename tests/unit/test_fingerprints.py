@@ -11,6 +11,7 @@ from attnspec import oracle
 from attnspec.conformance.bound import core_bound
 from attnspec.conformance.bound_layer import layer_bound
 from attnspec.conformance.cases import Case
+from attnspec.conformance.core_view import CoreView
 from attnspec.conformance.failures import SubjectError
 from attnspec.conformance.layer_subject import LayerSubject
 from attnspec.fingerprints import BANK, identify, match_exception
@@ -134,7 +135,7 @@ def test_identify_leaves_right_code_alone(text: str, features: dict[str, Any]) -
 
 def test_identify_sees_through_a_core_view() -> None:
     wrong = next(w for w in WRONG if w.expected == ("split.viewed",))
-    view = build(wrong.text, wrong.edits).core_view()
+    view = CoreView(build(wrong.text, wrong.edits))
     match = identify(view, Case(heads=2, kv_heads=2, q_len=2, kv_len=2), layer=False)
     assert match is not None
     assert match.fingerprint.name == "split.viewed"

@@ -14,8 +14,8 @@ CHAPTERS = (
     "shape", "value", "mask", "causal", "grouped", "scale", "bias", "softcap", "window", "dtype", "gradient",
     "size", "layout", "state", "determinism", "dropout", "weights", "params", "refusal", "cache",
 )  # fmt: skip
-# Modules of checks for clauses of several chapters: relations that need no weights.
-ACROSS = ("relations", "history", "training")
+# Modules of checks that are a kind of their own, whatever chapters their clauses are in.
+ACROSS = ("extremes", "relations", "history", "training")
 
 
 @dataclass(frozen=True)

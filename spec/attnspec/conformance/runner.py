@@ -12,6 +12,7 @@ from .._errors import DeclarationError
 from .calls import Call, LastCall, aside, recorded
 from .cases import Case
 from .check import Check, checks
+from .core_view import CoreView
 from .failures import NotApplicable, SubjectError, Violation
 from .judge import WORST
 from .layer_subject import WEIGHTS_UNKNOWN, LayerSubject
@@ -121,7 +122,7 @@ def bindings(clause: Clause, recognition: Any) -> Iterator[tuple[Check, Any]]:
             and isinstance(recognition.subject, LayerSubject)
             and recognition.space.has("parameters")
         ):
-            yield check, recognition.subject.core_view()
+            yield check, CoreView(recognition.subject)
 
 
 def _run(check: Check, subject: Any, case: Case) -> None:

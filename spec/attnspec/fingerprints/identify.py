@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from ..conformance.cases import Case
-from ..conformance.layer_subject import CoreView, LayerSubject
+from ..conformance.core_view import CoreView
+from ..conformance.layer_subject import LayerSubject
 from ..conformance.space import Space
 from .bank import BANK
 from .observe import Observation, Observer, tells_apart, wrong_ones

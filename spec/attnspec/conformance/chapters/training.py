@@ -7,6 +7,7 @@ from .. import judge
 from ..bound_gradient import core_gradient_bounds
 from ..bound_layer import layer_bound
 from ..check import check
+from ..core_view import CoreView
 from ..failures import NotApplicable, SubjectError, Violation
 from ..guard import guarded
 from ..inexact import partials
@@ -312,9 +313,9 @@ def check_core_dropout_gradient(subject, case):
 @check("dropout.gradient", Recipe({**SMALL, "lengths": ((6, 6),), "dtype": ("float64",)}), on="layer")
 def check_dropout_gradient(subject, case):
     """The gradient is that of the very weights that were used, on the way to queries and keys too."""
-    case = fit_one_hot(subject.core_view(), case)
+    case = fit_one_hot(CoreView(subject), case)
     rate = RATES[0]
-    _, dropped = weights_of(subject.core_view(), case, rate=rate, seed=case.seed)
+    _, dropped = weights_of(CoreView(subject), case, rate=rate, seed=case.seed)
     inputs = subject.layer_inputs(case)
     upstream = upstream_of(case, case.batch, case.q_len, case.d_model)
     output, expected = _dropped(inputs, upstream, (dropped != 0).double() / (1 - rate))
