@@ -21,6 +21,7 @@ from .experiments import (
     REFUSALS,
     Probe,
     attempt,
+    batch_of,
     hides_future,
     is_refusal,
     moved,
@@ -105,7 +106,7 @@ class _Runner:
 
     def see(self, mask: Tensor | None, changes: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """Return what each query is seen to use under a mask, where that can be told, and the output."""
-        inputs = self.case().core_inputs().replace(mask=mask)
+        inputs = self.case().replace(batch=batch_of(mask, BASE)).core_inputs().replace(mask=mask)
         if mask is None or bool(mask.all()):
             return torch.empty(0), torch.empty(0), self(inputs, **changes)
         seen = seen_core(lambda changed: self(changed, **changes), inputs)

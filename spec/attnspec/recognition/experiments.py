@@ -11,6 +11,7 @@ from .. import oracle
 from .._inputs import CoreInputs, LayerInputs
 from ..conformance.bound import core_bound
 from ..conformance.bound_layer import layer_bound
+from ..conformance.cases import Case
 from ..conformance.failures import NotApplicable, SubjectError
 from ..conformance.space import Space
 from ..declaration import Declaration
@@ -142,6 +143,11 @@ def moved(tensor: Tensor, axis: int, position: int) -> Tensor:
         * 2
     )
     return other
+
+
+def batch_of(mask: Tensor | None, base: Case) -> int:
+    """Return how many sequences a call with this mask has: its own, or those of the usual case."""
+    return base.batch if mask is None or mask.shape[0] == 1 else mask.shape[0]
 
 
 def seen_core(run: Callable[[CoreInputs], Tensor], inputs: CoreInputs) -> Tensor:

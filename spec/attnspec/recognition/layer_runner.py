@@ -9,7 +9,7 @@ from .._inputs import LayerInputs
 from ..conformance.cases import Case
 from ..conformance.layer_subject import Layer, LayerSubject
 from ..declaration import Declaration
-from .experiments import Probe, attempt, moved, rows_changed, seen_layer
+from .experiments import Probe, attempt, batch_of, moved, rows_changed, seen_layer
 
 BASE = Case(batch=2, heads=3, kv_heads=3, q_len=4, kv_len=4, d_k=6, d_v=6, seed=17, dtype="float32")
 
@@ -58,7 +58,7 @@ class Runner:
         """Return what each query is seen to use under a mask, where that can be told, and the output."""
         source = "memory" if self.probe.space.has("cross") else "self"
         case = self.case(sources=source).replace(
-            batch=BASE.batch, q_len=BASE.q_len, kv_len=BASE.kv_len, causal=False
+            batch=batch_of(mask, BASE), q_len=BASE.q_len, kv_len=BASE.kv_len, causal=False
         )
         layer, inputs = self.layer(case, **changes)
         if mask is not None and mask.shape[1] > 1:

@@ -102,6 +102,8 @@ def decide_masks(probe: Probe, see: See, *, sizes: tuple[int, int, int]) -> None
             for form in FORMS
             if form in forms or (form in (None, "q_len kv_len") and (form, kind) in running)
         ]
+    if None in forms and "q_len kv_len" in forms and _cuts_the_batch(probe, see, kind, sizes):
+        forms = [form for form in forms if form is not None]
     _set_forms(probe, see, forms, kind, sizes)
     _say(probe, kind)
 
@@ -126,6 +128,19 @@ def _search(probe: Probe, see: See, sizes: tuple[int, int, int]) -> tuple[list[F
         if found:
             break
     return found, running
+
+
+def _cuts_the_batch(probe: Probe, see: See, kind: tuple[str, str], sizes: tuple[int, int, int]) -> bool:
+    """Return whether rank 4 is only taken while the batch is small.
+
+    `mask[:q_len, :kv_len]` is meant for rank 2. At rank 4 it cuts the batch, and changes nothing until there
+    are more sequences than positions.
+    """
+    _, q_len, kv_len = sizes
+    changes = {"mask": kind[0], "mask_dtype": kind[1], "mask_shape": None}
+    many = pattern(max(q_len, kv_len) + 1, q_len, kv_len, None)
+    arguments = {name: word for name, word in probe.declaration.arguments.items() if name != "padding"}
+    return not fits(see, many, {**changes, "arguments": arguments}, causal=probe.space.causal == "always")
 
 
 def _set_forms(
