@@ -22,6 +22,7 @@ from .._slots import to_einops
 from ..declaration import Declaration
 from .calls import remember
 from .failures import NotApplicable, SubjectError
+from .grad_mode import entered, mode_of, recording, released
 from .guard import guarded
 from .mask_forms import handed_masks
 from .placement import placed, show_changes
@@ -151,18 +152,26 @@ class Caller:
             given["dropout"] = dropout
         if want_weights and "return_weights" in self.takes:
             given["return_weights"] = True
+        mode = mode_of(given)
+        given = recording(given, mode)
         owned, given = given, placed(given)
         handed = {name: given[name] for name in handed}
         if remake is not None and self.made_with:
             function = remake({name: given.pop(name) for name in self.made_with if name in given})
-        remember(function, given, lambda: self._invoke(function, given, self._sizes(tensors)))
+
+        def again() -> Any:
+            with entered(mode):
+                return self._invoke(function, given, self._sizes(tensors))
+
+        with entered(mode):
+            remember(function, given, again)
         with tapped(function, self.declaration.tap) as taken:
-            result = guarded(self._invoke, function, given, self._sizes(tensors))
+            result = guarded(again)
         show_changes(owned, given)
         output = self._pick_output(taken[-1] if taken else result)
         weights = self._pick_weights(result) if want_weights else None
-        restored = self._restore(output, self._sizes(tensors)).cpu()
-        return Outcome(restored, None if weights is None else weights.cpu(), output, handed)
+        restored = released(self._restore(output, self._sizes(tensors)).cpu(), mode)
+        return Outcome(restored, None if weights is None else released(weights.cpu(), mode), output, handed)
 
     def _arrange(self, tensor: Tensor) -> Tensor:
         layout = self.declaration.layout

@@ -21,6 +21,7 @@ class Call:
         sizes: What it was constructed with.
         training: Whether a module was in train mode.
         grad: Whether gradients were recorded.
+        inference: Whether the call was made in inference mode.
     """
 
     function: Any
@@ -30,6 +31,7 @@ class Call:
     sizes: Mapping[str, Any]
     training: bool
     grad: bool
+    inference: bool
 
     def tensors(self) -> list[Tensor]:
         """Return every tensor that a script has to write out."""
@@ -92,6 +94,7 @@ def _as_it_is() -> Call:
         dict(LastCall.given_sizes),
         bool(getattr(LastCall.function, "training", False)),
         torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
     )
 
 

@@ -29,6 +29,7 @@ class Case:
         layout: Memory layout of the tensors.
         sources: For a layer: where keys and values come from.
         projection_bias: For a layer: whether its projections have a bias.
+        grad_mode: Whether autograd watches the calls; one of `GRAD_MODES`.
         seed: Of the generator.
     """
 
@@ -53,6 +54,7 @@ class Case:
     layout: str = "contiguous"
     sources: Sources = "self"
     projection_bias: bool = True
+    grad_mode: str = "plain"
     seed: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -92,6 +94,8 @@ class Case:
             words.append(self.layout)
         if self.sources != "self":
             words.append(self.sources)
+        if self.grad_mode != "plain":
+            words.append(self.grad_mode)
         words += [f"{k}={v}" for k, v in self.extra.items()]
         return " ".join(words)
 

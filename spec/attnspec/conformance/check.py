@@ -1,11 +1,12 @@
 """Checks and the clauses they belong to: a clause is data, a check is a function, the name joins them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from typing import Any, Literal
 
+from .grad_mode import GRAD_MODES
 from .recipes import Recipe
 
 On = Literal["core", "layer", "cached"]
@@ -16,6 +17,8 @@ CHAPTERS = (
 )  # fmt: skip
 # Modules of checks that are a kind of their own, whatever chapters their clauses are in.
 ACROSS = ("extremes", "relations", "history", "training")
+# What these chapters ask is about autograd, or about what a call leaves behind: each sets its mode itself.
+OWN_MODE = ("gradient", "state", "determinism", "params", "refusal")
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,20 @@ def check(
     """Enter a function as a check of `clause`."""
 
     def enter(function: Function) -> Function:
-        _CHECKS.append(Check(clause, function, recipe or Recipe(), on, effort, sequence))
+        _CHECKS.append(
+            Check(clause, function, _in_every_mode(clause, recipe or Recipe()), on, effort, sequence)
+        )
         return function
 
     return enter
+
+
+def _in_every_mode(clause: str, recipe: Recipe) -> Recipe:
+    """Return the recipe over all grad modes, unless the clause is about them."""
+    chapter, _, rest = clause.partition(".")
+    if chapter in OWN_MODE or "gradient" in rest:
+        return recipe
+    return replace(recipe, grad_modes=GRAD_MODES)
 
 
 @cache

@@ -13,6 +13,7 @@ from ..trace.departure import departure_line, departure_of
 from .calls import LastCall
 from .cases import Case
 from .failures import NotApplicable, SubjectError
+from .grad_mode import GradMode
 from .layer_subject import LayerSubject
 from .results import ClauseResult, Failure
 from .script import write_script
@@ -64,7 +65,8 @@ def _name_cause(clause: Clause, failure: Failure, recognition: Any) -> Failure:
     if inputs is None and (clause.level == Level.SHOULD or clause.chapter in OTHER_MATTERS):
         return failure
     try:
-        cause = _cause(case, recognition, inputs)
+        with GradMode.of(case.grad_mode):
+            cause = _cause(case, recognition, inputs)
         match = cause.match
         if match is not None and not _explains(match, trouble, inputs, recognition):
             return failure
@@ -94,6 +96,7 @@ def _cause(case: Case, recognition: Any, inputs: Any) -> Cause:
             case.sources,
             case.layout,
             case.dtype,
+            case.grad_mode,
         ]
     )
     if key not in known:

@@ -18,6 +18,7 @@ from .caller import HELPERS, LAYER_AXES, MADE_WITH, Caller, Outcome
 from .calls import LastCall
 from .cases import Case
 from .failures import NotApplicable, SubjectError
+from .grad_mode import entered, mode_of, recording, released
 from .guard import guarded
 from .placement import Placement
 from .space import Space
@@ -246,12 +247,14 @@ class Layer:
             names["cache"]: cache,
             **{names.get(n, n): v for n, v in options.items()},
         }
-        result = guarded(self.module, **given)
+        mode = mode_of(given)
+        with entered(mode):
+            result = guarded(self.module, **recording(given, mode))
         if not isinstance(result, tuple) or len(result) < 2:
             raise SubjectError(
                 "returned", f"a {type(result).__name__}, where an output and a cache are wanted"
             )
-        return result[0], result[1]
+        return released(result[0], mode), result[1]
 
     def gradients(self, inputs: LayerInputs, upstream: Tensor) -> tuple[Outcome, dict[str, Tensor]]:
         """Call the layer and return the gradients of inputs and canonical parameters."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from .cases import Case
 from .covering import covering_rows
+from .grad_mode import GRAD_MODES
 from .space import Space
 from .tensors import ALIVE, REVEALING
 
@@ -45,10 +46,12 @@ class Recipe:
         options: For each feature the values it may take; the features are `heads` (with kv_heads),
             `lengths` (q_len, kv_len), `widths` (d_k, d_v), and any other field of a case.
         keep: Drops a case that a clause cannot use.
+        grad_modes: In turn those of the cases; they cost no case of their own.
     """
 
     options: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     keep: Callable[[Case], bool] = lambda case: True
+    grad_modes: tuple[str, ...] = GRAD_MODES[:1]
 
     def rows(self, space: Space, *, seed: int, limit: int) -> list[Case]:
         """Return covering cases that the subject can express, without repeats."""
@@ -97,6 +100,7 @@ class Recipe:
             fields.pop("mask_axes", None)
         elif set(fields.get("mask_axes", "bhqk")) <= set("qk") and seed % 2:
             fields["mask_rank"] = 2
+        fields["grad_mode"] = self.grad_modes[seed % len(self.grad_modes)]
         fitted = space.fit(Case(**fields, seed=seed))
         return fitted if fitted is not None and self.keep(fitted) else None
 
@@ -164,6 +168,7 @@ def below(case: Case, options: Mapping[str, Sequence[Any]]) -> st.SearchStrategy
         if case.causal and may_drop("causal"):
             changes["causal"] = draw(st.booleans())
         changes["values"] = draw(st.sampled_from(families["values"]))
+        changes["grad_mode"] = draw(st.sampled_from(list(dict.fromkeys(("plain", case.grad_mode)))))
         changes["layout"] = draw(st.sampled_from(list(dict.fromkeys(("contiguous", case.layout)))))
         changes["seed"] = draw(st.integers(0, 3)) if draw(st.booleans()) else case.seed
         return case.replace(**changes)

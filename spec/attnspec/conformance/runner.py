@@ -14,6 +14,7 @@ from .cases import Case
 from .check import Check, checks
 from .core_view import CoreView
 from .failures import NotApplicable, SubjectError, Violation
+from .grad_mode import GradMode
 from .judge import WORST
 from .layer_subject import WEIGHTS_UNKNOWN, LayerSubject
 from .profiles import Profile
@@ -128,7 +129,8 @@ def bindings(clause: Clause, recognition: Any) -> Iterator[tuple[Check, Any]]:
 def _run(check: Check, subject: Any, case: Case) -> None:
     """Run a check on a case; parameters whose shapes do not follow the sizes are the code's failure."""
     try:
-        check.function(subject, case)
+        with GradMode.of(case.grad_mode):
+            check.function(subject, case)
     except DeclarationError as error:
         raise SubjectError("parameters", str(error)) from error
     except SubjectError as error:
@@ -142,7 +144,7 @@ def _run(check: Check, subject: Any, case: Case) -> None:
 def _fails_alone(subject: Any, case: Case) -> bool:
     """Return whether a plain call raises already, whatever a clause does beside it."""
     try:
-        with aside():
+        with aside(), GradMode.of(case.grad_mode):
             if isinstance(subject, LayerSubject):
                 subject.run_layer(subject.layer_inputs(case))
             else:
@@ -298,6 +300,7 @@ def weight(case: Case) -> float:
         + 2 * options
         + case.causal
         + (case.layout != "contiguous")
+        + (case.grad_mode != "plain")
         + (case.values not in ("ones", "normal"))
     )
 

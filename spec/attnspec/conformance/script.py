@@ -134,9 +134,13 @@ def _calls_lines(declaration: Any, calls: Sequence[Call]) -> list[str]:
             number = list(before).index(id(call.function)) if earlier else len(before)
             called = "layer" if number == 0 else f"layer_{number + 1}"
             lines += _module_lines(declaration, called, call, earlier)
-        if len(calls) > 1:
-            lines.append(f"torch.set_grad_enabled({call.grad})")
-        lines += _call_lines(declaration, called, list(call.given))
+        made = _call_lines(declaration, called, list(call.given))
+        if call.inference:
+            lines += ["with torch.inference_mode():", *(f"    {line}" for line in made)]
+        else:
+            if len(calls) > 1 or not call.grad:
+                lines.append(f"torch.set_grad_enabled({call.grad})")
+            lines += made
         if call is not calls[-1]:
             lines.append("")
         before[id(call.function)] = last = call

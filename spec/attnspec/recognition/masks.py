@@ -131,16 +131,16 @@ def _search(probe: Probe, see: See, sizes: tuple[int, int, int]) -> tuple[list[F
 
 
 def _cuts_the_batch(probe: Probe, see: See, kind: tuple[str, str], sizes: tuple[int, int, int]) -> bool:
-    """Return whether rank 4 is only taken while the batch is small.
+    """Return whether rank 4 is refused as soon as there are more sequences than positions.
 
-    `mask[:q_len, :kv_len]` is meant for rank 2. At rank 4 it cuts the batch, and changes nothing until there
-    are more sequences than positions.
+    `mask[:q_len, :kv_len]` is meant for rank 2; at rank 4 it cuts the batch, which a small one does not show.
     """
     _, q_len, kv_len = sizes
     changes = {"mask": kind[0], "mask_dtype": kind[1], "mask_shape": None}
     many = pattern(max(q_len, kv_len) + 1, q_len, kv_len, None)
     arguments = {name: word for name, word in probe.declaration.arguments.items() if name != "padding"}
-    return not fits(see, many, {**changes, "arguments": arguments}, causal=probe.space.causal == "always")
+    _, refused = attempt(lambda: see(many, {**changes, "arguments": arguments}))
+    return refused is not None
 
 
 def _set_forms(

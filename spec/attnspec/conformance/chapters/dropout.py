@@ -43,12 +43,17 @@ def _probe_wide(case):
         {
             **SMALL,
             "mask": (None, "random"),
+            "mask_axes": ("bhqk", "qk", "bk"),
             "causal": (False, True),
-            "lengths": ((12, 12), (15, 15)),
+            "lengths": ((12, 12), (15, 15), (7, 12), (16, 9)),
             "scale": (None, 0.3),
+            "bias": (None, "hqk", "bk"),
+            "window": (None, (4, 0), (3, 3)),
+            "softcap": (None, 2.0),
             "dtype": ("float32", "bfloat16", "float64", "float16"),
         }
     ),
+    effort=1.3,
 )
 def check_survivors(subject, case):
     case = fit_one_hot(subject, case)
@@ -60,8 +65,9 @@ def check_survivors(subject, case):
         expected = torch.where(kept, exact.weights / (1 - rate), torch.zeros_like(dropped))
         slack = allowed[..., : case.kv_len] / (1 - rate) * 2
         judge.require_within(
-            dropped, expected, slack, what=f"with dropout {rate} a surviving weight is not weight / (1 - p)"
-        )
+            dropped, expected, slack, rows=judge.alive_rows(exact),
+            what=f"with dropout {rate} a surviving weight is not weight / (1 - p)",
+        )  # fmt: skip
         alive = exact.visible & (exact.weights > 2.0**-20)
         share = float((alive & ~kept).sum() / alive.sum().clamp_min(1))
         # Chance of a share so far off under the declared rate is below one in a million (Hoeffding).

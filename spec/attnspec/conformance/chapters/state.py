@@ -24,6 +24,13 @@ OPTIONS = {
     "layout": ("contiguous", "transposed"),
     "scale": (None, 0.5),
 }
+# What code may do otherwise in another mode: every option it takes, over inputs of one length and of two.
+MODES = {
+    **OPTIONS,
+    "mask": (None, "random", "dead"),
+    "window": (None, (2, 0), (1, 1)),
+    "softcap": (None, 2.0),
+}
 
 
 def _copies(inputs):
@@ -202,7 +209,12 @@ def _restore(before):
     torch.set_float32_matmul_precision(before["float32 matmul precision"])
 
 
-@check("state.train_eval", Recipe({"causal": (False, True), "mask": (None, "random", "dead")}), on="layer")
+@check(
+    "state.train_eval",
+    Recipe({**MODES, "dtype": ("float32", "bfloat16"), "lengths": ((3, 4), (4, 4), (2, 7), (40, 40))}),
+    on="layer",
+    effort=1.5,
+)
 def check_train_eval(subject, case):
     inputs = subject.layer_inputs(case)
     layer = subject.build(inputs.weights)
@@ -229,7 +241,7 @@ def check_train_eval(subject, case):
         )
 
 
-@check("state.grad_mode", Recipe({**OPTIONS, "mask": (None, "random", "dead")}), effort=1.3)
+@check("state.grad_mode", Recipe(MODES), effort=1.3)
 def check_grad_mode(subject, case):
     inputs = case.core_inputs()
     _, allowed = judge.exact_core(subject, inputs)
@@ -242,7 +254,7 @@ def check_grad_mode(subject, case):
     )
 
 
-@check("state.inference_mode", Recipe({**OPTIONS, "mask": (None, "random")}))
+@check("state.inference_mode", Recipe({**MODES, "mask": (None, "random")}))
 def check_inference_mode(subject, case):
     with torch.inference_mode():
         judge.judge_core(subject, case.core_inputs(), what="in inference mode the output is wrong")
