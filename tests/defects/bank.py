@@ -34,6 +34,7 @@ MODULES = (
     "layer_flags",
     "cache",
     "training",
+    "meetings",
 )
 
 

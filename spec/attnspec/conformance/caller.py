@@ -14,7 +14,7 @@ from types import CodeType, SimpleNamespace
 from typing import Any
 
 import torch
-from einops import rearrange
+from einops import EinopsError, rearrange
 from torch import Tensor
 
 from .._inputs import Options
@@ -62,6 +62,9 @@ NOT_GIVEN: dict[str, Any] = {
     "dropout": 0.0,
     "return_weights": False,
 }
+
+# In the axes of an output the width of the values is that of a head.
+WIDTHS = {"d_v": "d_k"}
 
 # Options of a call that a constructor may take instead: `--new 'MyLayer(d_model, heads, causal=causal)'`.
 MADE_WITH = ("causal", "mask", "window")
@@ -187,10 +190,20 @@ class Caller:
             raise SubjectError(
                 "returned", f"an output of shape {tuple(output.shape)}, where {layout!r} is declared"
             )
+        # What comes out is as wide as the values, whichever width the layout was written with.
+        layout = " ".join("*".join(WIDTHS.get(n, n) for n in word.split("*")) for word in layout.split())
+        sizes = {**sizes, "d_k": sizes.get("d_v", sizes["d_k"])}
         merged = [name for word in layout.split() if "*" in word for name in word.split("*")]
-        return rearrange(
-            output, f"{to_einops(layout)} -> {to_einops(self.axes)}", **{name: sizes[name] for name in merged}
-        )
+        try:
+            return rearrange(
+                output,
+                f"{to_einops(layout)} -> {to_einops(self.axes)}",
+                **{name: sizes[name] for name in merged},
+            )
+        except EinopsError as error:
+            raise SubjectError(
+                "returned", f"an output of shape {tuple(output.shape)}, which is not {layout!r}"
+            ) from error
 
     def _sizes(self, tensors: Mapping[str, Tensor]) -> dict[str, int]:
         """Return the sizes of this call by the contract's names."""
@@ -228,7 +241,7 @@ class Caller:
         arguments = dict(self.declaration.arguments)
         if self.declaration.causal == "always":
             arguments.pop("causal", None)
-        positional, keywords = bind_arguments(function, arguments, given)
+        positional, keywords = bind_arguments(function, arguments, given, scale=max(sizes["d_k"], 1) ** -0.5)
         return function(*positional, **keywords)
 
     def _pick_output(self, result: Any) -> Tensor:
@@ -295,9 +308,12 @@ def first_tensor(result: Any) -> Tensor | None:
 
 
 def bind_arguments(
-    function: Any, arguments: Mapping[str, str], given: Mapping[str, Any]
+    function: Any, arguments: Mapping[str, str], given: Mapping[str, Any], *, scale: float | None = None
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return positional and keyword arguments for the user's parameter names."""
+    """Return positional and keyword arguments for the user's parameter names.
+
+    A parameter that must be given and is not asked for gets what stands for nothing; a scale the usual one.
+    """
     missing = [name for name in given if name not in arguments]
     if missing:
         raise NotApplicable(f"it takes no {missing[0]}")
@@ -308,7 +324,8 @@ def bind_arguments(
         parameters = tuple(inspect.signature(target).parameters.values())
     except (TypeError, ValueError):
         parameters = ()
-    left = {name: NOT_GIVEN[meaning] for meaning, name in arguments.items() if meaning in NOT_GIVEN}
+    neutral = {**NOT_GIVEN, "scale": scale}
+    left = {name: neutral[meaning] for meaning, name in arguments.items() if meaning in neutral}
     for p in parameters:
         # A flag that is on by default is switched off where the call does not ask for it.
         on = p.default is True and left.get(p.name) is False

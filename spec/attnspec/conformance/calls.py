@@ -46,6 +46,8 @@ class LastCall:
     trouble: Exception | None = None
     given: ClassVar[dict[str, Any]] = {}
     state: dict[str, Tensor] | None = None
+    grad = True
+    inference = False
     given_sizes: ClassVar[dict[str, Any]] = {}
     sequence: ClassVar[list[Call]] = []
     _log: ClassVar[list[Call] | None] = None
@@ -55,6 +57,7 @@ def remember(function: Any, given: Mapping[str, Any], again: Callable[[], Any]) 
     """Keep the latest call, for the script that reproduces a failure and for the trace that explains it."""
     LastCall.function, LastCall.given, LastCall.again = function, dict(given), again
     LastCall.state = function.state_dict() if isinstance(function, nn.Module) else None
+    LastCall.grad, LastCall.inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     if LastCall._log is not None:
         LastCall._log.append(_as_it_is())
 
@@ -74,7 +77,7 @@ def aside() -> Iterator[None]:
     """Forget the calls of the block around it: they tell what a failure means, and are no part of it."""
     kept = {
         name: getattr(LastCall, name)
-        for name in ("function", "again", "given", "state", "given_sizes", "_log")
+        for name in ("function", "again", "given", "state", "grad", "inference", "given_sizes", "_log")
     }
     LastCall._log = None
     try:
@@ -82,6 +85,11 @@ def aside() -> Iterator[None]:
     finally:
         for name, value in kept.items():
             setattr(LastCall, name, value)
+
+
+def latest_call() -> list[Call]:
+    """Return the latest call alone, if there was one."""
+    return [] if LastCall.function is None or LastCall.again is None else [_as_it_is()]
 
 
 def _as_it_is() -> Call:
@@ -93,8 +101,8 @@ def _as_it_is() -> Call:
         None if state is None else {n: _copied(t) for n, t in state.items()},
         dict(LastCall.given_sizes),
         bool(getattr(LastCall.function, "training", False)),
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
+        LastCall.grad,
+        LastCall.inference,
     )
 
 

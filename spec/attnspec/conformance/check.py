@@ -16,7 +16,7 @@ CHAPTERS = (
     "size", "layout", "state", "determinism", "dropout", "weights", "params", "refusal", "cache",
 )  # fmt: skip
 # Modules of checks that are a kind of their own, whatever chapters their clauses are in.
-ACROSS = ("extremes", "relations", "history", "training")
+ACROSS = ("combined", "extremes", "graphs", "relations", "history", "training")
 # What these chapters ask is about autograd, or about what a call leaves behind: each sets its mode itself.
 OWN_MODE = ("gradient", "state", "determinism", "params", "refusal")
 

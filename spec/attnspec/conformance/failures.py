@@ -1,5 +1,6 @@
 """What can go wrong when other people's code is called, as results rather than crashes."""
 
+import linecache
 import os
 import sysconfig
 import traceback
@@ -39,6 +40,7 @@ def machinery() -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"{Path(folder).absolute()}{os.sep}" for folder in folders))
 
 
+@cache
 def is_machinery(filename: str) -> bool:
     """Return whether a file belongs to torch, to attnspec or to a library between them and the user."""
     if filename.startswith("<"):
@@ -54,10 +56,16 @@ def is_machinery(filename: str) -> bool:
 
 def user_place(trace: TracebackType | None) -> Place | None:
     """Return the innermost frame of a traceback that is the user's own."""
-    frames = [f for f in traceback.extract_tb(trace) if not is_machinery(f.filename)]
-    if not frames:
+    place = None
+    for frame, line in traceback.walk_tb(trace):
+        file = frame.f_code.co_filename
+        if not is_machinery(file):
+            place = (file, line, frame.f_globals)
+    if place is None:
         return None
-    return Place(frames[-1].filename, frames[-1].lineno or 0, (frames[-1].line or "").strip())
+    file, line, names = place
+    linecache.checkcache(file)
+    return Place(file, line, linecache.getline(file, line, names).strip())
 
 
 class SubjectError(Exception):

@@ -246,6 +246,7 @@ class Layer:
             names["query"]: tokens,
             names["cache"]: cache,
             **{names.get(n, n): v for n, v in options.items()},
+            **{names[n]: True for n in ("use_cache",) if n in names},
         }
         mode = mode_of(given)
         with entered(mode):

@@ -13,6 +13,7 @@ from .calls import Call, LastCall, aside, recorded
 from .cases import Case
 from .check import Check, checks
 from .core_view import CoreView
+from .deadline import Deadline
 from .failures import NotApplicable, SubjectError, Violation
 from .grad_mode import GradMode
 from .judge import WORST
@@ -165,11 +166,11 @@ def run_check(
     check: Check, subject: Any, profile: Profile, *, start: int
 ) -> tuple[int, tuple[Case, Trouble] | None, str]:
     """Run one check and return how many cases ran, the smallest trouble, and why none applied."""
-    deadline = time.perf_counter() + profile.seconds * check.effort
+    deadline = Deadline(profile.seconds * check.effort)
     count, why = 0, ""
     rows = check.recipe.rows(subject.space, seed=start, limit=max(3, round(profile.rows * check.effort)))
     for number, case in enumerate(rows):
-        if number >= 3 and time.perf_counter() > deadline:
+        if number >= 3 and deadline.is_over:
             break
         try:
             _run(check, subject, case)
@@ -190,7 +191,7 @@ def run_check(
 
 
 def _random(
-    check: Check, subject: Any, profile: Profile, *, start: int, deadline: float
+    check: Check, subject: Any, profile: Profile, *, start: int, deadline: Deadline
 ) -> tuple[int, tuple[Case, Trouble] | None]:
     """Try random cases; Hypothesis makes a failure small."""
     count = 0
@@ -209,7 +210,7 @@ def _random(
     @given(check.recipe.strategy(subject.space))
     def trial(case: Case) -> None:
         nonlocal count
-        if time.perf_counter() > deadline or last:
+        if deadline.is_over or last:
             return
         try:
             _run(check, subject, case)
@@ -239,7 +240,7 @@ def shrink(
     if not profile.shrink:
         return case, trouble
     best: list[tuple[Case, Trouble]] = [(case, trouble)]
-    began = time.perf_counter()
+    deadline = Deadline(profile.seconds)
 
     @seed(1)
     @settings(
@@ -253,7 +254,7 @@ def shrink(
     )
     @given(below(case, check.recipe.options))
     def trial(candidate: Case) -> None:
-        if time.perf_counter() - began > profile.seconds:
+        if deadline.is_over:
             return
         fitted = subject.space.fit(candidate)
         if fitted is None or not check.recipe.keep(fitted):

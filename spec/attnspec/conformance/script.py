@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .._clauses import Clause
 from ..loading import member_name
-from .calls import Call, LastCall, recorded, remember
+from .calls import Call, LastCall, latest_call
 from .results import Failure
 
 LARGEST = 4096
@@ -51,14 +51,6 @@ def write_script(folder: Path, clause: Clause, failure: Failure, recognition: An
     except OSError:
         return None
     return path
-
-
-def latest_call() -> list[Call]:
-    """Return the latest call alone, if there was one."""
-    with recorded() as calls:
-        if LastCall.function is not None and LastCall.again is not None:
-            remember(LastCall.function, LastCall.given, LastCall.again)
-        return calls
 
 
 def script_text(clause: Clause, failure: Failure, recognition: Any, calls: Sequence[Call]) -> str:

@@ -11,9 +11,9 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "mask": (None, None, "random", "padding"),
     "causal": (False, True),
     "bias": (None, None, "hqk"),
-    "window": (None, None, None, (2, 1)),
-    "softcap": (None, None, None, 1.5),
-    "scale": (None, None, None, 0.3),
+    "window": (None, None, None, (2, 1), (1, 0)),
+    "softcap": (None, None, None, 1.5, 0.6),
+    "scale": (None, None, None, 0.3, 0.8),
 }
 
 

@@ -27,7 +27,12 @@ def exact_whole(subject, inputs):
 
 def split_of(length, number):
     """Return the sizes of steps that add up to `length`, in the manner of one of `SPLITS`."""
-    pattern, sizes, left = SPLITS[number % len(SPLITS)], [], length
+    return cut(length, SPLITS[number % len(SPLITS)])
+
+
+def cut(length, pattern):
+    """Return the sizes of steps that add up to `length`, as far as they go those of a pattern."""
+    sizes, left = [], length
     for size in pattern:
         if left:
             sizes.append(min(size, left))
@@ -50,7 +55,8 @@ def judge_split(subject, case, sizes, *, what, **options):
     inputs = subject.layer_inputs(case)
     inputs = inputs.replace(window=options.get("window"))
     exact, allowed = exact_whole(subject, inputs)
-    got, _ = decode(subject.build(inputs.weights), inputs, sizes, **options)
+    layer = subject.build(inputs.weights, max_len=max(case.q_len, 64))
+    got, _ = decode(layer, inputs, sizes, **options)
     judge.require_within(got, exact.output, allowed, what=what)
 
 
@@ -84,6 +90,57 @@ def check_unchanged(subject, case):
     layer.step(inputs.query[:, 3:4] * -2, cache)
     second, _ = layer.step(inputs.query[:, 2:3], cache)
     judge.require_equal(second, first, what="a cache that was used once gives another output: it was changed")
+
+
+@check(
+    "cache.unchanged",
+    Recipe({**LENGTHS, "lengths": ((7, 7), (9, 9))}, keep=lambda case: case.q_len > 3),
+    on="cached",
+)
+def check_branches(subject, case):
+    """Two continuations of one cache do not meet, and sequences in turn through one module do not either."""
+    inputs = subject.layer_inputs(case)
+    layer = subject.build(inputs.weights)
+    other = inputs.replace(query=torch.cat([inputs.query[:, :2], inputs.query[:, 2:].flip(1) * -1], dim=1))
+    first, cache = layer.step(inputs.query[:, :2], None)
+    # Two that go on from the same two tokens, and one that begins where they go on.
+    sequences, starts = (inputs, other, inputs.replace(query=inputs.query[:, 2:] / 2)), (2, 2, 0)
+    outputs, caches = ([first], [first], []), [cache, cache, None]
+    for step in range(case.q_len - 2):
+        for number, (sequence, start) in enumerate(zip(sequences, starts, strict=True)):
+            token = sequence.query[:, start + step : start + step + 1]
+            output, caches[number] = layer.step(token, caches[number])
+            outputs[number].append(output)
+    for number, sequence in enumerate(sequences):
+        exact, allowed = exact_whole(subject, sequence)
+        judge.require_within(
+            torch.cat(outputs[number], dim=1),
+            exact.output,
+            allowed,
+            what="sequences that are decoded in turn meet: one decodes what another left",
+        )
+
+
+@check(
+    "cache.split",
+    Recipe({**LENGTHS, "lengths": ((70, 70), (140, 140)), "batch": (1, 2), "widths": ((3, 3), (4, 4))}),
+    on="cached",
+)
+def check_long_split(subject, case):
+    """Chunks of a prompt and single tokens, once the cache is longer than a block."""
+    sizes = cut(case.q_len, (66, 3, 1))
+    judge_split(subject, case, sizes, what=f"in steps of {sizes} the output differs from that of one pass")
+
+
+@check("cache.split", Recipe({**LENGTHS, "lengths": ((7, 7), (9, 9))}), on="cached", effort=0.5)
+def check_split_in_training(subject, case):
+    """In train mode too, where nothing is dropped."""
+    inputs = subject.layer_inputs(case)
+    layer = subject.build(inputs.weights)
+    layer.module.train()
+    exact, allowed = exact_whole(subject, inputs)
+    got, _ = decode(layer, inputs, split_of(case.q_len, case.seed))
+    judge.require_within(got, exact.output, allowed, what="in train mode a split differs from one pass")
 
 
 @check("cache.samples", Recipe({**LENGTHS, "batch": (2, 3), "lengths": ((7, 7), (4, 4))}), on="cached")

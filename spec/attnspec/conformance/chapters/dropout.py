@@ -91,13 +91,14 @@ def check_on_weights(subject, case):
     inputs = case.core_inputs()
     half = inputs.value[..., : case.d_v // 2]
     inputs = inputs.replace(value=torch.cat([half, half], -1))
-    torch.manual_seed(case.seed)
-    output = subject.run(inputs, dropout=0.5).output
-    first, second = output[..., : case.d_v // 2], output[..., case.d_v // 2 :]
-    judge.require_within(
-        second, first.double(), _same_sum(subject, inputs, rate=0.5)[..., : case.d_v // 2],
-        what="dropout strikes elements of the output, not weights",
-    )  # fmt: skip
+    for asked in (False, True) if subject.space.has("weights") else (False,):
+        torch.manual_seed(case.seed)
+        output = subject.run(inputs, dropout=0.5, want_weights=asked).output
+        first, second = output[..., : case.d_v // 2], output[..., case.d_v // 2 :]
+        judge.require_within(
+            second, first.double(), _same_sum(subject, inputs, rate=0.5)[..., : case.d_v // 2],
+            what="dropout strikes elements of the output, not weights",
+        )  # fmt: skip
 
 
 def _same_sum(subject, inputs, *, rate):
@@ -130,7 +131,7 @@ def check_random(subject, case):
 
 @check(
     "dropout.per_element",
-    Recipe({**SMALL, "lengths": ((12, 12), (6, 40)), "heads": ((3, 3), (2, 2), (4, 2), (2, 1))}),
+    Recipe({**SMALL, "lengths": ((12, 12), (6, 40), (3, 140)), "heads": ((3, 3), (2, 2), (4, 2), (2, 1))}),
 )
 def check_per_element(subject, case):
     """Samples, heads and rows are dropped independently of each other, and no pattern of keys comes again."""

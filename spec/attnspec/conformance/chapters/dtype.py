@@ -7,7 +7,8 @@ from .. import judge
 from ..bound_layer import layer_bound
 from ..check import check
 from ..failures import NotApplicable, SubjectError, Violation
-from ..judge_gradient import judge_gradients
+from ..guard import guarded
+from ..judge_gradient import judge_gradients, layer_expected, upstream_of
 from ..placement import Placement
 from ..recipes import GENERAL, Recipe
 from ..tensors import ALIVE
@@ -268,3 +269,51 @@ def check_autocast(subject, case):
             what=f"under autocast to {name} the output is further off than rounding explains",
             rows=judge.alive_rows(exact),
         )
+
+
+@check(
+    "dtype.autocast",
+    Recipe(
+        {
+            "values": ("normal",),
+            "causal": (False, True),
+            "mask": (None, "random", "dead"),
+            "lengths": ((3, 4), (4, 4)),
+        }
+    ),
+    on="layer",
+    effort=0.7,
+)
+def check_autocast_back(subject, case):
+    """Under autocast gradients flow, to queries and keys too, and a row that sees nothing makes none NaN."""
+    inputs = subject.layer_inputs(case)
+    upstream = upstream_of(case, case.batch, case.q_len, case.d_model)
+    for half in [name for name in HALF if name in subject.space.dtypes]:
+        layer = subject.build(inputs.weights)
+        try:
+            with torch.autocast(Placement.device.type, dtype=getattr(torch, half)):
+                output = layer.run(inputs.replace(query=inputs.query.detach().requires_grad_())).output
+            guarded(output.backward, upstream.to(output.dtype))
+        except SubjectError as error:
+            raise Violation(
+                f"under autocast to {half} the way back raises: {error}", got=error.kind, expected="gradients"
+            ) from error
+        found = subject.slots.read(layer.module, inputs.weights, gradient=True)
+        for name, tensor in {"output": output, **found}.items():
+            if not bool(tensor.isfinite().all()):
+                raise Violation(
+                    f"under autocast to {half} {name} is not finite",
+                    got="NaN or Inf",
+                    expected="finite numbers",
+                )
+        for name in _felt(subject, inputs, upstream) if case.mask is None else ():
+            if name in found and not bool(found[name].any()):
+                raise Violation(
+                    f"under autocast to {half} no gradient reaches {name}", got=0.0, expected="a gradient"
+                )
+
+
+def _felt(subject, inputs, upstream):
+    """Return which projections have a gradient far beyond what rounding could make of none."""
+    exact, allowed = layer_expected(subject, inputs, upstream)
+    return [name for name in ("W_q", "W_k") if bool((exact[name].abs() > 256 * allowed[name]).any())]

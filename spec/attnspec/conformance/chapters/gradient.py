@@ -1,5 +1,7 @@
 """Chapter gradient: of inputs and parameters, as exact as the bound allows."""
 
+from itertools import combinations
+
 import torch
 
 from ... import oracle
@@ -9,7 +11,14 @@ from ..check import check
 from ..failures import NotApplicable, SubjectError, Violation
 from ..guard import guarded
 from ..inexact import partials
-from ..judge_gradient import exact_gradients, judge_gradients, layer_expected, require_alive, upstream_of
+from ..judge_gradient import (
+    INPUTS,
+    exact_gradients,
+    judge_gradients,
+    layer_expected,
+    require_alive,
+    upstream_of,
+)
 from ..recipes import Recipe
 from ..subject import CoreSubject
 from ..tensors import ALIVE
@@ -93,7 +102,7 @@ def check_one_tensor(subject, case):
             "bias": (None, None, "hqk"),
         }
     ),
-    effort=1.0,
+    effort=0.6,
 )
 def check_long(subject, case):
     inputs, upstream = case.core_inputs(), _upstream(case)
@@ -129,12 +138,16 @@ def check_layout(subject, case):
     judge_gradients(subject, inputs, upstream, found)
 
 
-@check("gradient.alone", Recipe({"mask": (None, "random"), "causal": (False, True), "dtype": ("float32",)}))
+@check(
+    "gradient.alone",
+    Recipe({"mask": (None, "random"), "causal": (False, True), "dtype": ("float32",)}),
+    effort=0.6,
+)
 def check_alone(subject, case):
-    """One tensor that requires a gradient gets the same one as when all do."""
+    """One tensor that requires a gradient, or two, get the same as when all do."""
     inputs, upstream = case.core_inputs(), _upstream(case)
-    for name in ("query", "key", "value"):
-        _, found = subject.gradients(inputs, upstream, wrt=(name,))
+    for names in (*combinations(INPUTS, 1), *combinations(INPUTS, 2)):
+        _, found = subject.gradients(inputs, upstream, wrt=names)
         judge_gradients(subject, inputs, upstream, found)
 
 
@@ -228,3 +241,21 @@ def check_live(subject, case):
             raise Violation(
                 f"the parameter {name} takes no part in the output", got="no gradient", expected="a gradient"
             )
+
+
+@check(
+    "gradient.parameters",
+    Recipe(
+        {
+            "lengths": ((40, 40), (70, 70), (65, 80)),
+            "batch": (1, 3),
+            "dtype": ("float32",),
+            "values": ("normal",),
+        }
+    ),
+    on="layer",
+    effort=0.5,
+)
+def check_parameters_of_many(subject, case):
+    """Over more positions than one block of them."""
+    check_parameters(subject, case)

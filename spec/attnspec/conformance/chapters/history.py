@@ -5,7 +5,7 @@ import torch
 from .. import judge
 from ..calls import aside
 from ..check import check
-from ..failures import SubjectError, Violation
+from ..failures import NotApplicable, SubjectError, Violation
 from ..recipes import Recipe
 from ..turns import turns
 
@@ -163,6 +163,41 @@ def check_weights_change(subject, case):
                 layer=layer,
                 what="weights that changed after a call are not those of the next",
             )
+
+
+@check("state.weights_change", Recipe({"causal": (False, True)}), on="layer", sequence=True, effort=0.5)
+def check_weights_written_as_data(subject, case):
+    """`parameter.data.copy_`, as moving averages write it, leaves no version behind."""
+    inputs, later = (subject.layer_inputs(case.replace(seed=case.seed + n)) for n in (0, 7))
+    layer, other = subject.build(inputs.weights), subject.build(later.weights)
+    with torch.no_grad():
+        layer.run(inputs)
+        for parameter, new in zip(layer.module.parameters(), other.module.parameters(), strict=True):
+            parameter.data.copy_(new)
+        judge.judge_layer(
+            subject,
+            later,
+            layer=layer,
+            what="weights that were written as data are not those of the next call",
+        )
+
+
+@check("state.weights_replaced", Recipe({"causal": (False, True)}), on="layer", effort=0.5)
+def check_weights_replaced(subject, case):
+    """A parameter that is put in the place of another is the one that is used."""
+    inputs, later = (subject.layer_inputs(case.replace(seed=case.seed + n)) for n in (0, 7))
+    layer, other = subject.build(inputs.weights), subject.build(later.weights)
+    if isinstance(layer.module, torch.jit.ScriptModule):
+        raise NotApplicable("a scripted module keeps its parameters")
+    layer.run(inputs)
+    new = {
+        path: torch.nn.Parameter(p.detach().clone(), requires_grad=p.requires_grad)
+        for path, p in other.module.named_parameters()
+    }
+    for path, parameter in new.items():
+        parent, _, name = path.rpartition(".")
+        setattr(layer.module.get_submodule(parent), name, parameter)
+    judge.judge_layer(subject, later, layer=layer, what="parameters that were replaced are not used")
 
 
 @check(

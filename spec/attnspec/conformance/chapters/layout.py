@@ -1,7 +1,13 @@
 """Chapter layout: memory is nobody's business; strided, sliced and expanded tensors give the same."""
 
+from itertools import permutations
+
+import torch
+
 from .. import judge
 from ..check import check
+from ..failures import NotApplicable
+from ..judge_gradient import INPUTS
 from ..recipes import Recipe
 
 BASE = {
@@ -25,7 +31,12 @@ def check_sliced(subject, case):
     )
 
 
-@check("layout.expanded", Recipe({**BASE, "heads": ((3, 3), (2, 2), (4, 2)), "batch": (2, 3)}))
+@check(
+    "layout.expanded",
+    Recipe(
+        {**BASE, "lengths": (*BASE["lengths"], (5, 70)), "heads": ((3, 3), (2, 2), (4, 2)), "batch": (2, 3)}
+    ),
+)
 def check_expanded(subject, case):
     """One head's or one sample's tensor, expanded with stride 0."""
     inputs = case.core_inputs()
@@ -61,6 +72,56 @@ def check_mask(subject, case):
         judge.judge_core(
             subject, inputs.replace(mask=wide), what="a mask expanded with stride 0 gives a wrong output"
         )
+
+
+@check(
+    "layout.mask", Recipe({**BASE, "mask": ("random", "padding"), "mask_axes": ("bhqk", "bqk", "qk", "k")})
+)
+def check_sliced_mask(subject, case):
+    """A mask that is cut out of a larger one, as a causal buffer is."""
+    inputs = case.core_inputs()
+    wider = inputs.mask.new_ones(
+        *inputs.mask.shape[:-2], inputs.mask.shape[-2] + 2, inputs.mask.shape[-1] + 3
+    )
+    cut = wider[..., 1:-1, 2:-1]
+    cut.copy_(inputs.mask)
+    judge.judge_core(
+        subject, inputs.replace(mask=cut), what="a mask cut out of a larger one gives a wrong output"
+    )
+
+
+@check("layout.bias", Recipe({**BASE, "bias": ("hqk", "bhqk", "qk")}))
+def check_bias(subject, case):
+    """A bias that is transposed in memory, cut out of a larger one, or expanded."""
+    inputs = case.core_inputs()
+    bias = inputs.bias
+    turned = bias.transpose(-1, -2).contiguous().transpose(-1, -2)
+    wider = bias.new_zeros(*bias.shape[:-2], bias.shape[-2] + 2, bias.shape[-1] + 3)
+    cut = wider[..., 1:-1, 2:-1]
+    cut.copy_(bias)
+    expanded = bias.expand(case.batch, case.heads, -1, -1)
+    for what, same in (("transposed", turned), ("cut out of a larger one", cut), ("expanded", expanded)):
+        judge.judge_core(
+            subject, inputs.replace(bias=same), what=f"a bias that is {what} in memory gives a wrong output"
+        )
+
+
+@check("layout.mixed", Recipe({**BASE, "heads": ((3, 3), (2, 2))}))
+def check_one_buffer(subject, case):
+    """Query, key and value are slices of one buffer, in any order."""
+    length = max(case.q_len, case.kv_len)
+    fitted = subject.space.fit(case.replace(q_len=length, kv_len=length, d_v=case.d_k))
+    if fitted is None:
+        raise NotApplicable("query, key and value cannot have one shape")
+    inputs = fitted.core_inputs()
+    # batch seq 3 heads d, as packed projections give it; 3 batch heads seq d; batch heads 3 seq d
+    turned, axis = ((True, 2), (False, 0), (False, 2))[case.seed % 3]
+    tensors = {n: getattr(inputs, n).transpose(1, 2) if turned else getattr(inputs, n) for n in INPUTS}
+    for order in permutations(INPUTS):
+        buffer = torch.stack([tensors[name] for name in order], dim=axis)
+        parts = [part.transpose(1, 2) if turned else part for part in buffer.unbind(axis)]
+        slices = dict(zip(order, parts, strict=True))
+        judge.judge_core(subject, inputs.replace(**slices), what="slices of one buffer are taken for others")
 
 
 @check("layout.mixed", Recipe(BASE))

@@ -33,6 +33,12 @@ def _empty(subject, case, **sizes):
         raise Violation(
             "an empty output does not have the dtype of the query", got=str(got.dtype), expected=case.dtype
         )
+    if subject.space.has("weights"):
+        weights = subject.run(changed.core_inputs(), want_weights=True).weights
+        shape = (changed.batch, changed.heads, changed.q_len, changed.kv_len)
+        if weights is None:
+            raise Violation("no weights come back, though they were asked for", got=None, expected=shape)
+        judge.require_shape(weights, shape, what="weights")
     return got
 
 
@@ -40,6 +46,9 @@ FLAT = {
     "lengths": ((3, 4), (4, 4)),
     "causal": (False, True),
     "mask": (None, "all"),
+    "bias": (None, "hqk", "bk"),
+    "window": (None, (1, 0)),
+    "softcap": (None, 2.0),
     "dtype": ("float32", "bfloat16", "float64", "float16"),
 }
 
@@ -115,7 +124,7 @@ EDGES = tuple(
             "values": ("normal",),
         }
     ),
-    effort=1.6,
+    effort=1.3,
 )
 def check_blocks(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="a length near a block size gives a wrong output")
@@ -125,16 +134,19 @@ def check_blocks(subject, case):
     "size.blocks",
     Recipe(
         {
-            "lengths": ((513, 513), (301, 2), (182, 182), (520, 5), (257, 257)),
+            "lengths": ((513, 513), (1100, 3), (520, 5), (2100, 2), (257, 257)),
             "batch": (1,),
-            "heads": ((2, 2), (1, 1), (2, 1)),
+            "heads": ((4, 4), (2, 2), (1, 1), (4, 1)),
             "widths": ((5, 5), (3, 7)),
             "causal": (True, False),
             "mask": (None, "random"),
+            "mask_axes": ("bhqk", "qk", "hk"),
+            "bias": (None, "hqk", "hk"),
+            "scale": (None, 0.3),
             "values": ("normal",),
         }
     ),
-    effort=0.4,
+    effort=0.5,
 )
 def check_many_queries(subject, case):
     """Queries are taken in chunks as well, and many scores at once take another path."""
@@ -145,17 +157,20 @@ def check_many_queries(subject, case):
     "size.blocks",
     Recipe(
         {
-            "lengths": ((2, 2100), (4, 530), (3, 1100), (260, 4), (2, 260), (1, 4100)),
+            "lengths": ((2, 2100), (4, 530), (3, 1100), (260, 4), (2, 260), (1, 4100), (600, 600)),
             "batch": (1, 2),
+            "heads": ((3, 3), (2, 1)),
             "widths": ((5, 5), (3, 7)),
-            "mask": ("random", "padding"),
+            "mask": (None, "random", "padding"),
             "causal": (True, False),
-            "window": (None, (200, -1)),
+            "window": (None, (200, -1), (300, 0)),
             "softcap": (None, 1.5),
+            "scale": (None, 0.3),
             "bias": (None, "hqk"),
             "values": ("normal",),
         }
     ),
+    effort=0.7,
 )
 def check_long(subject, case):
     """Long sequences take other paths, and these must know every option."""
@@ -295,3 +310,49 @@ def check_many_heads(subject, case):
 )
 def check_many_sequences(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="a sequence of a large batch gets a wrong output")
+
+
+@check(
+    "size.many_sequences",
+    Recipe(
+        {
+            "batch": (1041,),
+            "heads": ((63, 63), (63, 21)),
+            "lengths": ((1, 1), (2, 1)),
+            "widths": ((1, 1), (2, 2)),
+            "mask": (None, "all"),
+        }
+    ),
+    effort=0.3,
+)
+def check_grid(subject, case):
+    """Sequences times heads beyond 65,535, where the second axis of a CUDA grid ends."""
+    judge.judge_core(subject, case.core_inputs(), what="a sequence of a very large batch gets a wrong output")
+
+
+@check(
+    "size.many_sequences",
+    Recipe({"batch": (33,), "lengths": ((65, 65), (64, 70)), "widths": ((2, 2),), "heads": ((1, 1), (2, 2))}),
+    on="layer",
+    effort=0.3,
+)
+def check_many_positions(subject, case):
+    """More than 2,048 positions in one batch, each projected alike."""
+    judge.judge_layer(
+        subject, subject.layer_inputs(case), what="a position among very many gets a wrong output"
+    )
+
+
+@check(
+    "size.coincidence",
+    Recipe({"widths": ((2, 2), (3, 3)), "heads": ((2, 2), (3, 3), (4, 2)), "causal": (False, True)}),
+    on="layer",
+)
+def check_layer_coincidence(subject, case):
+    """A sequence as long as the model is wide, a batch as large, and both."""
+    n = case.d_model
+    for changes in ({"q_len": n, "kv_len": n}, {"batch": n}, {"batch": n, "q_len": n, "kv_len": n}):
+        fitted = subject.space.fit(case.replace(**changes))
+        if fitted is not None:
+            inputs = subject.layer_inputs(fitted)
+            judge.judge_layer(subject, inputs, what="two axes of the same size are confused")

@@ -59,6 +59,9 @@ def check_inputs_unchanged(subject, case):
     with torch.no_grad():
         subject.run(inputs)
     _require_untouched(copies, when="under no_grad")
+    with torch.inference_mode():
+        subject.run(inputs)
+    _require_untouched(copies, when="in inference mode")
     subject.run(
         inputs.replace(
             **{
@@ -81,6 +84,8 @@ def check_layer_inputs_unchanged(subject, case):
     layer = subject.build(inputs.weights)
     layer.run(inputs)
     with torch.no_grad():
+        layer.run(inputs)
+    with torch.inference_mode():
         layer.run(inputs)
     _require_untouched(copies, when="in a layer")
 

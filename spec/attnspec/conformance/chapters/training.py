@@ -26,14 +26,7 @@ from ..subject import CoreSubject
 from ..tensors import ALIVE
 from .dropout import RATES, SMALL, fit_one_hot, weights_of
 from .gradient import LAYER
-
-SHORT = {
-    "lengths": ((3, 4), (4, 4)),
-    "mask": (None, "random"),
-    "causal": (False, True),
-    "dtype": ("float32",),
-}
-
+from .graphs import SHORT
 
 # Weights that survive dropout are 1 / (1 - p) times as large, and so is what rounding does to them; they are
 # rounded twice more, in the product and in its gradient.
@@ -103,62 +96,6 @@ def check_hidden_extremes(subject, case):
             )
 
 
-@check("gradient.upstream", Recipe(SHORT), effort=0.6)
-def check_upstream(subject, case):
-    """`output.sum().backward()` hands over one number, expanded; a kept graph can be used again."""
-    inputs = case.core_inputs()
-    require_alive(oracle.core(inputs).visible)
-    upstream = torch.ones((), dtype=case.torch_dtype).expand(case.batch, case.heads, case.q_len, case.d_v)
-    _, found = subject.gradients(inputs, upstream, wrt=INPUTS)
-    judge_gradients(subject, inputs, upstream, found)
-    if not isinstance(subject, CoreSubject):
-        return
-    leaves = {n: getattr(inputs, n).detach().requires_grad_() for n in INPUTS}
-    output = _differentiable(subject, inputs.replace(**leaves))
-    ones = torch.ones_like(output)
-    passes = [
-        guarded(torch.autograd.grad, output, list(leaves.values()), ones, retain_graph=True) for _ in range(2)
-    ]
-    for name, first, again in zip(INPUTS, *passes, strict=True):
-        judge.require_equal(
-            again,
-            first,
-            what=f"a second backward pass over the same graph gives another gradient of the {name}",
-        )
-
-
-@check("gradient.upstream", Recipe(LAYER), on="layer", effort=0.6)
-def check_layer_upstream(subject, case):
-    """The same for a layer, whose output is summed as it comes; and once more over the kept graph."""
-    inputs = subject.layer_inputs(case)
-    upstream = torch.ones((), dtype=case.torch_dtype).expand(case.batch, case.q_len, case.d_model)
-    expected, allowed = layer_expected(subject, inputs, upstream)
-    layer = subject.build(inputs.weights)
-    leaf = inputs.query.detach().requires_grad_()
-    output = _differentiable(layer, inputs.replace(query=leaf))
-    first = _query_gradient(output, leaf, torch.ones_like(output), kept=True)
-    summed = _query_gradient(output.sum(), leaf, None, kept=True)
-    again = _query_gradient(output, leaf, torch.ones_like(output), kept=False)
-    what = "the gradient of the {} differs from the exact one where the output is summed"
-    for found in (first, summed):
-        judge_layer_gradients({"query": found}, expected, allowed, what=what)
-    judge.require_equal(
-        again, first, what="a second backward pass over the same graph gives another gradient"
-    )
-
-
-def _differentiable(called, inputs):
-    output = called.run(inputs).raw
-    if not output.requires_grad:
-        raise SubjectError("returned", "an output that is cut off from the graph: no gradient can flow")
-    return output
-
-
-def _query_gradient(output, leaf, upstream, *, kept):
-    (found,) = guarded(torch.autograd.grad, output, [leaf], upstream, retain_graph=kept)
-    return found
-
-
 @check("gradient.train_mode", Recipe(LAYER), on="layer", effort=0.6)
 def check_train_mode(subject, case):
     """In train mode, without dropout: gradients of all, of parameters alone, and summed over two calls."""
@@ -197,9 +134,9 @@ def check_frozen(subject, case):
     upstream = upstream_of(case, case.batch, case.q_len, case.d_model)
     expected, allowed = layer_expected(subject, inputs, upstream)
     layer = subject.build(inputs.weights)
-    layer.module.train()
     parameters = list(layer.module.parameters())
-    for frozen in (*([p] for p in parameters), parameters):
+    for number, frozen in enumerate((*([p] for p in parameters), parameters, parameters)):
+        layer.module.train(number <= len(parameters))  # at last all of them, as a model is frozen for use
         for parameter in frozen:
             parameter.requires_grad_(False)
         judge.judge_layer(subject, inputs, layer=layer, what="with a frozen parameter the output is wrong")
@@ -278,7 +215,47 @@ def check_dead_rows_in_training(subject, case):
             )
 
 
-@check("dropout.gradient", Recipe({**SMALL, "lengths": ((6, 6),), "dtype": ("float64",)}))
+@check(
+    "mask.dead_row.zero",
+    Recipe(
+        {
+            "mask": ("dead", "nothing"),
+            "mask_axes": ("bhqk", "qk", "bk"),
+            "lengths": ((4, 4), (3, 5)),
+            "causal": (False, True),
+            "dtype": ("float32", "bfloat16"),
+        }
+    ),
+    effort=0.6,
+)
+def check_dead_rows_with_dropout(subject, case):
+    """With dropout a row that sees nothing gives zeros as well."""
+    if not subject.space.has("dropout"):
+        raise NotApplicable("it has no dropout")
+    inputs = case.core_inputs()
+    dead = ~oracle.core(inputs).visible.any(-1, keepdim=True)
+    got = subject.run(inputs, dropout=RATES[0]).output
+    wrong = dead & ~(got == 0)
+    if bool(wrong.any()):
+        raise Violation(
+            "with dropout a query that may attend to nothing does not give zeros",
+            got=float(got[wrong][0]),
+            expected=0.0,
+            allowed=0.0,
+        )
+
+
+BACK = {
+    **SMALL,
+    "lengths": ((6, 6), (4, 7), (7, 5)),
+    "causal": (False, True),
+    "mask": (None, "random"),
+    "heads": ((3, 3), (4, 2), (2, 1)),
+    "dtype": ("float64", "float32", "bfloat16"),
+}
+
+
+@check("dropout.gradient", Recipe(BACK))
 def check_core_dropout_gradient(subject, case):
     """The gradient is that of the very weights that were used, on the way to queries and keys too."""
     if not isinstance(subject, CoreSubject):
@@ -287,6 +264,7 @@ def check_core_dropout_gradient(subject, case):
     rate = RATES[0]
     _, dropped = weights_of(subject, case, rate=rate, seed=case.seed)
     inputs = case.core_inputs()
+    require_alive(oracle.core(inputs).visible)
     upstream = upstream_of(case, case.batch, case.heads, case.q_len, case.d_v)
     leaves = {n: getattr(inputs, n).detach().requires_grad_() for n in INPUTS}
     torch.manual_seed(case.seed)

@@ -6,6 +6,7 @@ from ... import oracle
 from .. import judge
 from ..bound import core_bound
 from ..check import check
+from ..failures import NotApplicable
 from ..recipes import GENERAL, SCALES, SMALL_WIDTHS, Recipe
 from ..tensors import ALIVE, REVEALING
 
@@ -33,6 +34,25 @@ LAYER = {
 @check("value.layer", Recipe(LAYER), on="layer", effort=2)
 def check_layer(subject, case):
     judge.judge_layer(subject, subject.layer_inputs(case))
+
+
+@check(
+    "value.layer",
+    Recipe({"lengths": ((4, 4), (5, 5), (1, 1)), "mask": (None, "random"), "causal": (False, True)}),
+    on="layer",
+    effort=0.5,
+)
+def check_layer_same_tensor(subject, case):
+    """One tensor handed in for each part means what it means when it is handed in once."""
+    if subject.space.sources == ("self",):
+        raise NotApplicable("it takes one input")
+    fitted = subject.space.fit(case.replace(kv_len=case.q_len))
+    if fitted is None:
+        raise NotApplicable("its queries and keys cannot have one length")
+    inputs = subject.layer_inputs(fitted)
+    x = inputs.query
+    same = inputs.replace(key=x, value=x if "separate" in subject.space.sources else None)
+    judge.judge_layer(subject, same, what="one tensor in each part gives another output than self-attention")
 
 
 @check("value.layer_plain", Recipe({"values": ("normal", "one_hot")}), on="layer")

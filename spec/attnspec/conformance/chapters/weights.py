@@ -126,6 +126,8 @@ def check_dead_row(subject, case):
             "mask": (None, "random"),
             "bias": (None, "hqk"),
             "causal": (False, True),
+            "window": (None, None, (2, 1)),
+            "softcap": (None, None, 2.0),
             "layout": ("contiguous", "transposed", "sliced"),
             "lengths": ((3, 4), (4, 4), (5, 33)),
             "widths": ((5, 5), (3, 7), (8, 8)),

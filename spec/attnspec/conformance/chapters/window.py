@@ -2,14 +2,16 @@
 
 import torch
 
+from ... import oracle
 from .. import judge
 from ..check import check
 from ..failures import Violation
+from ..judge_gradient import INPUTS, judge_gradients, require_alive, upstream_of
 from ..recipes import WINDOWS, Recipe
 from ..tensors import ALIVE
 
 # Wider than any row, the last beyond 32 bits.
-WIDE = ((50, 1), (1, 130), (2**33, 0))
+WIDE = ((50, 1), (1, 130), (2**33, 0), (-1, -1))
 LENGTHS = ((6, 6), (9, 9), (4, 7), (7, 4), (1, 6), (33, 33), (40, 70))
 
 
@@ -20,6 +22,49 @@ LENGTHS = ((6, 6), (9, 9), (4, 7), (7, 4), (1, 6), (33, 33), (40, 70))
 )
 def check_value(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="a windowed output differs from the exact result")
+
+
+@check(
+    "window.value",
+    Recipe(
+        {
+            "window": ((2, 0), (1, 1), (3, -1), (300, 0), (0, 0)),
+            "lengths": ((3, 300), (5, 270), (280, 280), (2, 2100), (600, 600)),
+            "dtype": ("float16", "bfloat16", "float32", "float64"),
+            "batch": (1,),
+            "heads": ((2, 2), (1, 1)),
+            "causal": (False, True),
+            "values": ("normal",),
+        }
+    ),
+)
+def check_far(subject, case):
+    """Positions beyond 256 and 2,048, where half precision stops to count."""
+    judge.judge_core(subject, case.core_inputs(), what="a window far from the first key keeps wrong keys")
+
+
+@check(
+    "window.gradient",
+    Recipe(
+        {
+            "window": ((3, 0), (2, 2), (0, 0), (40, -1), (5, 70), (66, 1)),
+            "lengths": ((70, 70), (130, 130), (6, 6), (4, 70), (66, 130)),
+            "batch": (1, 2),
+            "heads": ((2, 2), (4, 2), (1, 1)),
+            "dtype": ("float32", "float64"),
+            "causal": (False, True),
+            "values": ("normal",),
+        }
+    ),
+    effort=1.5,
+)
+def check_gradient(subject, case):
+    """On the way back the window is the same, beyond one block too."""
+    inputs = case.core_inputs()
+    require_alive(oracle.core(inputs).visible)
+    upstream = upstream_of(case, case.batch, case.heads, case.q_len, case.d_v)
+    _, found = subject.gradients(inputs, upstream, wrt=INPUTS)
+    judge_gradients(subject, inputs, upstream, found)
 
 
 @check(
