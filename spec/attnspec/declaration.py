@@ -145,6 +145,8 @@ class Declaration:
                     raise DeclarationError(
                         f"{where}: {name} is a table; write {name}.<key>=<value>, got {key}={value}"
                     )
+                if name == "unsupported" and (unknown := [k for k in entry if k not in UNSUPPORTED]):
+                    raise UnknownNameError(f"{where} key unsupported", unknown[0], list(UNSUPPORTED))
                 if name in _NUMBERS:
                     entry = {k: _number(f"{name}.{k}", v, _NUMBERS[name], where) for k, v in entry.items()}
                 collected.setdefault(name, {}).update(entry)
@@ -167,6 +169,11 @@ class Declaration:
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 EXPRESSIONS = ("new", "call", "output", "returned_weights")
 _TABLES = ("arguments", "weights", "unsupported", "deviations", "sizes", "neutral")
+# What code may have in its signature and not support; all else that the contract asks it asks of all.
+UNSUPPORTED = (
+    "mask", "bias", "window", "softcap", "scale", "causal", "dropout", "weights", "grouped", "cross",
+    "cross_sources", "value_width", "lengths",
+)  # fmt: skip
 _NUMBERS = {"sizes": int, "neutral": float}
 
 

@@ -221,6 +221,11 @@ WEIGHTS = (
         ),
     ),
     wrong("weights:UnknowableBatchMixed", "value.batch_independent"),
+    right(
+        "weights:BiasesBeside", "q_bias v_bias", checks=("value.plain", "value.layer", "gradient.parameters")
+    ),
+    wrong("weights:BiasesBesideSwapped", "value.layer", passes=("shape.output",)),
+    right("weights:InContainers", "to_q.0", checks=("value.plain", "value.layer")),
     right("weights:Interleaved", "Wqkv (interleaved by head) Wo"),
     wrong("weights:InterleavedMixed", "value.layer_plain"),
 )
@@ -265,6 +270,7 @@ MASKS = (
     wrong("masks:OddAxes", "value.batch_independent", lines=("layout=batch q_len d_model",)),
     right("masks:SequenceFirst", "q_len batch d_model, as its own words say"),
     wrong("masks:SequenceFirstUnscaled", "value.plain"),
+    right("masks:Cut", "of shape q_len kv_len", checks=("value.plain", "mask.value")),
     right("masks:MustBeGiven", "must be there: none is torch.ones", checks=("value.plain", "mask.value")),
     wrong("masks:MustBeGivenBlocked", asks=("mask.polarity",), says=("must be there: none is torch.zeros",)),
 )
@@ -321,6 +327,12 @@ CORES = (
     wrong("cores:ScaledDotProductWrongWidth", "scale.default"),
     right("cores:strange_names", lines=("call=f(a=query, b=key, c=value)",), checks=CORE),
     wrong("cores:wrong_axis", "value.plain"),
+    right("cores:needs_its_scale", checks=("value.plain", "value.roles", "scale.explicit")),
+    right(
+        "cores:side_by_side",
+        lines=("call=f(query, key, value, heads, causal)", "layout=batch q_len heads*d_k"),
+        checks=("value.plain", "value.roles", "causal.value", "gradient.interleaved"),
+    ),
     right("cores:always_causal", "always on", checks=(*CORE, "causal.future")),
 )
 

@@ -32,6 +32,8 @@ def as_cached(found: Recognition) -> Recognition:
     parameters = inspect.signature(module.forward).parameters
     name = found.declaration.arguments.get("cache") or next((n for n in CACHE_NAMES if n in parameters), None)
     arguments = {**found.declaration.arguments, **({"cache": name} if name else {})}
+    if "use_cache" in parameters:  # returns the cache only where it is asked to
+        arguments["use_cache"] = "use_cache"
     features = (
         found.space.features
         | ({"cache"} if name else set())

@@ -62,6 +62,7 @@ def probe_core(
         _dropout_form(probe)
         _members(probe, run)
         _options(probe, run)
+        _dropout_refused(probe, run)
         _causality(probe, run)
         _alignment(probe, run)
         decide_masks(probe, run.see, sizes=(BASE.batch, BASE.q_len, BASE.kv_len))
@@ -76,7 +77,9 @@ class _Runner:
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
 
-    def outcome(self, inputs: CoreInputs, *, want_weights: bool = False, **changes: Any) -> Outcome:
+    def outcome(
+        self, inputs: CoreInputs, *, want_weights: bool = False, dropout: float = 0.0, **changes: Any
+    ) -> Outcome:
         probe = self.probe
         subject = CoreSubject(
             probe.target.object,
@@ -85,7 +88,7 @@ class _Runner:
             probe.space,
             name=probe.target.name,
         )
-        return subject.run(inputs, want_weights=want_weights)
+        return subject.run(inputs, want_weights=want_weights, dropout=dropout)
 
     def __call__(self, inputs: CoreInputs, **changes: Any) -> Tensor:
         return self.outcome(inputs, **changes).output
@@ -191,6 +194,14 @@ def _options(probe: Probe, run: _Runner) -> None:
             _, error = attempt(partial(run, run.case(**{feature: value}).core_inputs()))
             if error is not None and is_refusal(error, probe.declaration.arguments.get(feature, feature)):
                 probe.drop(feature, f"it is refused: {error}")
+
+
+def _dropout_refused(probe: Probe, run: _Runner) -> None:
+    """Code for inference takes a rate for the sake of its signature, and only 0."""
+    if probe.space.has("dropout"):
+        _, error = attempt(lambda: run(run.case().core_inputs(), dropout=0.5))
+        if error is not None and is_refusal(error, probe.declaration.arguments.get("dropout", "dropout")):
+            probe.drop("dropout", f"it is refused: {error}")
 
 
 def _causality(probe: Probe, run: _Runner) -> None:

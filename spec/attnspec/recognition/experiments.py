@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import oracle
+from .._errors import DeclarationError
 from .._inputs import CoreInputs, LayerInputs
 from ..conformance.bound import core_bound
 from ..conformance.bound_layer import layer_bound
@@ -73,6 +74,8 @@ def attempt(call: Callable[[], Any]) -> tuple[Any, SubjectError | NotApplicable 
     """Return a call's result, or what stopped it."""
     try:
         return call(), None
+    except DeclarationError as error:
+        return None, SubjectError("parameters", str(error))
     except (SubjectError, NotApplicable) as error:
         return None, error
 

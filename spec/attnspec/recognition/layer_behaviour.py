@@ -144,7 +144,10 @@ def name_cache(probe: Probe, module: nn.Module) -> None:
     taken = [n for n in parameters_of(module.forward) if "past" in n or "cache" in n]
     if taken and probe.declaration.contract != "cached":
         probe.find(
-            "adds", f"a cache ({', '.join(taken)}), not used and not checked", "by name", "contract=cached"
+            "adds",
+            f"a cache ({', '.join(taken)}), not used and not checked; --declare contract=cached checks it",
+            "by name",
+            "contract=cached",
         )
 
 

@@ -22,6 +22,7 @@ from .names import (
     NEUTRAL_ARGUMENTS,
     OPTIONS,
     match_names,
+    named,
     names_in_call,
     parameters_of,
 )
@@ -65,7 +66,7 @@ def read_call(probe: Probe, module: nn.Module) -> None:
         probe.declare(arguments=chosen | names_in_call(declared.call))
         probe.set(even_widths=any(word in declared.call for word in ("d_k // 2", COS)))
         return
-    arguments = {**match_names(parameters, CALL_NAMES), **declared.arguments}
+    arguments = {**match_names(named(parameters), CALL_NAMES), **declared.arguments}
     if "query" not in arguments:
         free = [
             n

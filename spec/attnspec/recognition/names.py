@@ -56,7 +56,7 @@ NEW_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "kv_heads": _words(
         "kv_heads num_kv_heads n_kv_heads num_key_value_heads num_kv_groups n_kv_groups n_kv_head "
-        "num_kv_head kv_head"
+        "num_kv_head kv_head n_query_groups num_query_groups kv_n_heads"
     ),
     "group": _words("group group_size n_rep num_groups_per_head"),
     "d_k": _words(
@@ -142,6 +142,12 @@ def match_names(names: Iterable[str], table: Mapping[str, tuple[str, ...]]) -> d
                 taken.add(word)
                 break
     return found
+
+
+def named(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+    """Return the parameters that have a name of their own, without `*args` and `**kwargs`."""
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [name for name, parameter in parameters.items() if parameter.kind not in several]
 
 
 def match_sizes(names: Iterable[str]) -> dict[str, str]:

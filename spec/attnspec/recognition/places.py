@@ -5,6 +5,7 @@ from itertools import product
 
 from torch import Tensor, nn
 
+from .._slots import FUSED
 from .names import WEIGHT_NAMES
 
 Places = dict[str, str]
@@ -63,6 +64,10 @@ def _starred(tensors: Mapping[str, Tensor], words: tuple[str, ...]) -> tuple[str
                 f"{word}_linears",
             )
             if len(parts) == 3 and parts[-1] == "weight" and parts[-2].isdigit() and parts[0] in plural:
+                beside = [p for p in tensors if p.startswith(f"{parts[0]}.") and p.endswith(".weight")]
+                if len(beside) == 1:  # one layer in a container, with what has no weights
+                    bias = f"{parts[0]}.{parts[1]}.bias"
+                    return path, bias if bias in tensors else None
                 stem = f"{parts[0]}.*"
                 return f"{stem}.weight", f"{stem}.bias" if f"{parts[0]}.{parts[1]}.bias" in tensors else None
     return None
@@ -155,6 +160,7 @@ def _readings(tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> list[P
         options.append(_role(tensors, found["o"], "o", sizes))
     if not all(options):
         return []
+    beside = _biases_beside(tensors, sizes)
     # One way of storing for all of q, k and v together: mixtures are not a convention.
     merged: list[Places] = []
     for combination in product(*options):
@@ -165,8 +171,26 @@ def _readings(tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> list[P
             if n in ("W_q", "W_k", "W_v")
         }
         if len(styles) <= 1:
-            merged.append({name: place for part in combination for name, place in part.items()})
+            places = {name: place for part in combination for name, place in part.items()}
+            fused = {n for name in places for n in FUSED.get(name, ()) if name.startswith("b_")}
+            merged.append({**{n: p for n, p in beside.items() if n not in fused}, **places})
     return merged
+
+
+BIAS_NAMES = {"q": ("q_bias", "query_bias"), "k": ("k_bias", "key_bias"), "v": ("v_bias", "value_bias")}
+
+
+def _biases_beside(tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Places:
+    """Return biases that are parameters of their own beside the projections, as BEiT keeps them."""
+    found: Places = {}
+    for role, words in BIAS_NAMES.items():
+        heads, width = ("heads", "d_k") if role == "q" else ("kv_heads", "d_v" if role == "v" else "d_k")
+        for path, tensor in tensors.items():
+            if path.rpartition(".")[2] in words:
+                for axes in (f"{heads}*{width}", f"{heads} {width}"):
+                    if shape_of(axes, sizes) == tuple(tensor.shape):
+                        found[f"b_{role}"] = f"{path} : {axes}"
+    return found
 
 
 AXES: dict[str, tuple[str, ...]] = {

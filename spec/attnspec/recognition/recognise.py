@@ -19,7 +19,7 @@ from .construct import EXAMPLE_SIZES, argument_words, made, new_expression
 from .experiments import Probe
 from .findings import Recognition
 from .instance import fixed_sizes
-from .names import CALL_NAMES, NEW_NAMES, match_names, names_in_call, parameters_of
+from .names import CALL_NAMES, NEW_NAMES, match_names, named, names_in_call, parameters_of
 from .unknown import probed
 
 # Built-in functions have no signature that Python could read.
@@ -137,7 +137,7 @@ def _core_call(target: Target, declared: Declaration) -> Declaration:
         call = class_core_call(found, required=True)
     if call is not None:
         return declared.replace(call=call, arguments=names_in_call(call))
-    arguments = {**match_names(parameters, CALL_NAMES), **declared.arguments}
+    arguments = {**match_names(named(parameters), CALL_NAMES), **declared.arguments}
     wanted = [
         n
         for n, p in parameters.items()

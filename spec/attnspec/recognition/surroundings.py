@@ -106,11 +106,14 @@ def _with_gradients(
 def _no_names(module: nn.Module) -> str:
     listed = [f"{name} {tuple(p.shape)}" for name, p in module.named_parameters()]
     listed = [*listed[:6], f"and {len(listed) - 6} more"] if len(listed) > 7 else listed
-    first = next((name for name, p in module.named_parameters() if p.dim() >= 2), "path")
-    return (
-        f"its parameters are {', '.join(listed) or 'none'}; say where the queries' projection is:"
-        f" --weights W_q={first}, and so on for W_k W_v W_o"
-    )
+    first = next(((name, tuple(p.shape)) for name, p in module.named_parameters() if p.dim() >= 2), None)
+    said = f"its parameters are {', '.join(listed) or 'none'}; say where the queries' projection is:"
+    if first is not None and (max(first[1]) == 3 * min(first[1]) or 3 in first[1]):
+        return (
+            f"{said} --weights W_q=<path>, and so on for W_k W_v W_o; where one tensor holds all three, say"
+            f" its axes: --weights 'W_qkv={first[0]} : 3*heads*d_k d_model'"
+        )
+    return f"{said} --weights W_q={first[0] if first else 'path'}, and so on for W_k W_v W_o"
 
 
 def _unknown(probe: Probe, why: str) -> None:

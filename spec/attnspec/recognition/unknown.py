@@ -12,7 +12,15 @@ from ..declaration import Declaration
 from ..loading import Target
 from .construct import made
 from .experiments import Probe
-from .names import CALL_CONSTANTS, CALL_NAMES, NEUTRAL_ARGUMENTS, match_names, names_in_call, parameters_of
+from .names import (
+    CALL_CONSTANTS,
+    CALL_NAMES,
+    NEUTRAL_ARGUMENTS,
+    match_names,
+    named,
+    names_in_call,
+    parameters_of,
+)
 
 KNOWN: Mapping[str, str] = {**NEUTRAL_ARGUMENTS, **CALL_CONSTANTS}
 VARIABLE = (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL)
@@ -29,7 +37,7 @@ def call_parameters(target: Target, declared: Declaration) -> dict[str, Paramete
 def with_none(target: Target, declared: Declaration) -> Declaration | None:
     """Return a declaration that hands None to what must be there and is unknown; None if nothing is."""
     parameters = call_parameters(target, declared)
-    arguments = {**match_names(parameters, CALL_NAMES), **declared.arguments}
+    arguments = {**match_names(named(parameters), CALL_NAMES), **declared.arguments}
     needed = {"query", "key", "value"} if declared.contract == "core" else {"query"}
     wanted = [n for n, p in parameters.items() if p.default is p.empty and p.kind not in VARIABLE]
     left = [n for n in wanted if n not in arguments.values()]

@@ -204,3 +204,18 @@ def mask_must_be_added(q, k, v, mask):
     scores = scores_of(q, k, None) + mask
     alive = (scores != float("-inf")).any(-1, keepdim=True)
     return torch.where(alive, scores, 0.0).softmax(-1).mul(alive) @ v
+
+
+def needs_its_scale(q, k, v, scale):
+    """A scale that the caller must say."""
+    return (q @ k.transpose(-2, -1) * scale).softmax(-1) @ v
+
+
+def side_by_side(queries, keys, values, heads, causal=False):
+    """Heads side by side: `batch seq heads*d`."""
+    q, k, v = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in (queries, keys, values))
+    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+    if causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+        scores = scores.masked_fill(~seen, float("-inf"))
+    return (scores.softmax(-1).nan_to_num() @ v).transpose(1, 2).flatten(2)

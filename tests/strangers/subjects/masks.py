@@ -222,3 +222,11 @@ class AddedBesidePadding(nn.Module):
         if key_padding_mask is not None:
             scores = scores.masked_fill(key_padding_mask[:, None, None], float("-inf"))
         return self.out_proj(merged(scores.softmax(-1) @ v))
+
+
+class Cut(Base):
+    """A mask of rank 2, one for all samples, that the code cuts to the length."""
+
+    def forward(self, x, mask=None):
+        n = x.shape[1]
+        return self.attend(x, lambda s: s if mask is None else s + mask[:n, :n])

@@ -272,3 +272,45 @@ class InterleavedMixed(Interleaved):
         q, k, v = self.Wqkv(x).unflatten(-1, (self.num_heads, 3, -1)).permute(3, 0, 2, 1, 4)
         mixed = attend(q, k, v, mask)
         return self.Wo(mixed.permute(0, 2, 3, 1).flatten(2))
+
+
+class BiasesBeside(nn.Module):
+    """One matrix without a bias, and the biases of queries and values as parameters of their own."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
+        self.q_bias, self.v_bias = (nn.Parameter(torch.zeros(d_model)) for _ in range(2))
+        self.proj = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        bias = torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])
+        q, k, v = (self.qkv(x) + bias).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        return self.proj((((q @ k.mT) * q.shape[-1] ** -0.5).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class BiasesBesideSwapped(BiasesBeside):
+    """The mistake: the biases of queries and values are exchanged."""
+
+    def forward(self, x):
+        bias = torch.cat([self.v_bias, torch.zeros_like(self.q_bias), self.q_bias])
+        q, k, v = (self.qkv(x) + bias).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        return self.proj((((q @ k.mT) * q.shape[-1] ** -0.5).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class InContainers(nn.Module):
+    """Each projection in a container, with what has no weights."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.to_q, self.to_k, self.to_v = (
+            nn.Sequential(nn.Linear(d_model, d_model), nn.Identity()) for _ in range(3)
+        )
+        self.to_out = nn.Sequential(nn.Linear(d_model, d_model), nn.Dropout(0.0))
+
+    def forward(self, x):
+        parts = (w(x) for w in (self.to_q, self.to_k, self.to_v))
+        q, k, v = (t.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for t in parts)
+        return self.to_out((((q @ k.mT) * q.shape[-1] ** -0.5).softmax(-1) @ v).transpose(1, 2).flatten(2))
