@@ -12,7 +12,7 @@ ALL_DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 # A core inside a layer of one input is called through a matrix as wide as there are positions: beyond so many
 # the layer itself is called, with a width of its own.
-EMBEDDED = 640
+EMBEDDED = 400
 
 
 @dataclass(frozen=True, kw_only=True)

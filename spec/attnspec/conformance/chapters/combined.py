@@ -43,7 +43,7 @@ WIDE_WINDOWS = (*(None,) * 5, (70, 0), (40, -1), (-1, 3), (3, 3), (130, 1), (5, 
             "widths": ((5, 5), (3, 7), (8, 8), (16, 5)),
         }
     ),
-    effort=2.5,
+    effort=2,
 )
 def check_short(subject, case):
     judge.judge_core(subject, case.core_inputs(), what="options that meet give a wrong output")
@@ -59,7 +59,7 @@ def check_short(subject, case):
             "bias": (None, *[axes for axes in BIAS_AXES if "k" in axes]),
         }
     ),
-    effort=1.5,
+    effort=1.2,
 )
 def check_decoding(subject, case):
     """One query and many keys: the step of a decoder, which has kernels of its own."""
@@ -79,7 +79,7 @@ def check_decoding(subject, case):
             "values": ("normal", "integers", "outlier", "scaled"),
         }
     ),
-    effort=2.5,
+    effort=2.2,
 )
 def check_long(subject, case):
     judge.judge_core(
@@ -119,7 +119,7 @@ BACK = {
 }
 
 
-@check("gradient.combined", Recipe(BACK), effort=1.5)
+@check("gradient.combined", Recipe(BACK), effort=1.2)
 def check_gradients(subject, case):
     """On the way back, beyond one block."""
     inputs = case.core_inputs()
@@ -139,7 +139,7 @@ HALF_BACK = {
 }
 
 
-@check("gradient.combined", Recipe(HALF_BACK, keep=lambda case: case.q_len <= 32))
+@check("gradient.combined", Recipe(HALF_BACK, keep=lambda case: case.q_len <= 32), effort=0.8)
 def check_half_gradients(subject, case):
     """The same in half precision, over many keys."""
     check_gradients(subject, case)
@@ -160,7 +160,7 @@ DEAD_ANYWHERE = {
 @check(
     "mask.dead_row.zero",
     Recipe({**DEAD_ANYWHERE, "lengths": ((1, 4), (4, 4), (70, 70), (5, 300), (130, 66), (200, 3), (1, 70))}),
-    effort=1.5,
+    effort=1.2,
 )
 def check_dead(subject, case):
     """Beyond one block, for one query alone, and beside every other option."""
@@ -209,13 +209,13 @@ def _shown(mask, bias):
     return shown
 
 
-@check("bias.infinite", Recipe(INFINITE))
+@check("bias.infinite", Recipe(INFINITE), effort=0.8)
 def check_infinite(subject, case):
     """A bias of -inf hides keys beside a mask, in every dtype; what both hide together gives zeros."""
     judge.judge_core(subject, _hiding(case), what="a bias of -inf does not hide a key")
 
 
-@check("bias.infinite", Recipe({**INFINITE, "dtype": ("float32", "bfloat16")}), effort=0.7)
+@check("bias.infinite", Recipe({**INFINITE, "dtype": ("float32", "bfloat16")}), effort=0.5)
 def check_infinite_back(subject, case):
     """Nothing of what -inf hides comes back as NaN."""
     inputs = _hiding(case)

@@ -14,7 +14,7 @@ from ..turns import turns
     "state.second_call",
     Recipe({"lengths": ((3, 4), (4, 4), (5, 7)), "causal": (False, True), "mask": (None, "random")}),
     sequence=True,
-    effort=0.7,
+    effort=0.5,
 )
 def check_second_call(subject, case):
     """Other sizes, another mask of the same size, another dtype before: the answer stays the same."""
@@ -62,7 +62,7 @@ def _inexact_anyway(subject, case):
     Recipe({"lengths": ((3, 4), (4, 4), (5, 7)), "causal": (False, True), "mask": (None, "random")}),
     on="layer",
     sequence=True,
-    effort=0.7,
+    effort=0.5,
 )
 def check_layer_second_call(subject, case):
     """One module, called with other sizes and masks in between."""

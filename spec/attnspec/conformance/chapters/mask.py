@@ -248,7 +248,7 @@ def check_neighbours(subject, case):
             "causal": (False, True),
         }
     ),
-    effort=1.3,
+    effort=0.9,
 )
 def check_dead_gradient(subject, case):
     inputs = case.core_inputs()

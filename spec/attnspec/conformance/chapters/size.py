@@ -272,6 +272,7 @@ def _coincide(case):
             "mask_axes": ("bhqk", "bqk", "hqk", "qk"),
         }
     ),
+    effort=0.6,
 )
 def check_coincidence(subject, case):
     """Sizes that are equal by chance are still different axes."""
@@ -347,6 +348,7 @@ def check_many_positions(subject, case):
     "size.coincidence",
     Recipe({"widths": ((2, 2), (3, 3)), "heads": ((2, 2), (3, 3), (4, 2)), "causal": (False, True)}),
     on="layer",
+    effort=0.6,
 )
 def check_layer_coincidence(subject, case):
     """A sequence as long as the model is wide, a batch as large, and both."""

@@ -77,6 +77,7 @@ def check_inputs_unchanged(subject, case):
     "state.inputs_unchanged",
     Recipe({**OPTIONS, "bias": (None,), "lengths": ((3, 4), (4, 4), (2, 7))}),
     on="layer",
+    effort=0.7,
 )
 def check_layer_inputs_unchanged(subject, case):
     inputs = subject.layer_inputs(case)
@@ -218,7 +219,7 @@ def _restore(before):
     "state.train_eval",
     Recipe({**MODES, "dtype": ("float32", "bfloat16"), "lengths": ((3, 4), (4, 4), (2, 7), (40, 40))}),
     on="layer",
-    effort=1.5,
+    effort=1.2,
 )
 def check_train_eval(subject, case):
     inputs = subject.layer_inputs(case)

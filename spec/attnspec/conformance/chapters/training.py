@@ -52,7 +52,7 @@ WIDER = 4
             "layout": ("contiguous", "transposed", "last_two", "sliced"),
         }
     ),
-    effort=1.6,
+    effort=1.2,
 )
 def check_combined(subject, case):
     """Options meet each other, and every dtype, on the way back too."""

@@ -231,7 +231,7 @@ def check_zeros(subject, case):
         judge.judge_core(subject, changed, what=f"a {name} of zeros is taken for padding")
 
 
-@check("value.roles", Recipe({"widths": SMALL_WIDTHS, "lengths": ((3, 3), (4, 4), (3, 5))}))
+@check("value.roles", Recipe({"widths": SMALL_WIDTHS, "lengths": ((3, 3), (4, 4), (3, 5))}), effort=0.7)
 def check_roles(subject, case):
     """Change one of query, key and value; the output must change as the exact one does."""
     inputs = case.core_inputs()
@@ -263,6 +263,7 @@ def check_roles(subject, case):
             "values": ("normal",),
         }
     ),
+    effort=0.7,
 )
 def check_one_tensor(subject, case):
     """One tensor in two or three parts: code that asks whether they are the same must still be right."""

@@ -37,6 +37,7 @@ def check_value(subject, case):
             "values": ("normal",),
         }
     ),
+    effort=0.7,
 )
 def check_far(subject, case):
     """Positions beyond 256 and 2,048, where half precision stops to count."""
@@ -56,7 +57,7 @@ def check_far(subject, case):
             "values": ("normal",),
         }
     ),
-    effort=1.5,
+    effort=1.2,
 )
 def check_gradient(subject, case):
     """On the way back the window is the same, beyond one block too."""
