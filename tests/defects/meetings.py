@@ -157,6 +157,32 @@ class DecodingTurnsTheBiasOfAGroup(Core):
         return scores + bias
 
 
+@defect(
+    "softmax-numerics", OWN, "value.wide_range", case="150 keys, half of them 13 lower", place="normalise"
+)
+class NegligibleTilesAreSkipped(Core):
+    """A tile of 64 keys whose best score is 12 below the largest of the row is left out."""
+
+    def normalise(self, scores, seen, call):
+        if scores.shape[-1] <= BLOCK:
+            return super().normalise(scores, seen, call)
+        top = scores.amax(-1, keepdim=True)
+        tiles = [t.masked_fill(t.amax(-1, keepdim=True) < top - 12, -INF) for t in scores.split(BLOCK, -1)]
+        return super().normalise(torch.cat(tiles, -1), seen, call)
+
+
+@defect("gradient", OWN, "bias.gradient", case="a bias of samples that heads share", place="add_bias")
+class SharedBiasHasOneHeadsGradient(Core):
+    """A bias that all heads of a sample share gets the gradient of the first."""
+
+    def add_bias(self, scores, call):
+        bias = call.bias
+        if bias.dim() < 4 or bias.shape[1] > 1 or bias.shape[0] == 1 or scores.shape[1] == 1:
+            return scores + bias
+        first = (torch.arange(scores.shape[1]) == 0)[:, None, None]
+        return scores + torch.where(first, bias, bias.detach())
+
+
 @defect("mask", OWN, "mask.dead_row.zero", case="300 keys, a dead row", place="normalise")
 class HalvesOfDeadRowsAreNan(Core):
     """Beyond 256 keys two halves are merged by their sums, and of nothing and nothing comes NaN."""

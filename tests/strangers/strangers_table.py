@@ -221,9 +221,7 @@ WEIGHTS = (
         ),
     ),
     wrong("weights:UnknowableBatchMixed", "value.batch_independent"),
-    right(
-        "weights:BiasesBeside", "q_bias v_bias", checks=("value.plain", "value.layer", "gradient.parameters")
-    ),
+    right("weights:BiasesBeside", checks=("value.plain", "value.layer", "gradient.parameters")),
     wrong("weights:BiasesBesideSwapped", "value.layer", passes=("shape.output",)),
     right("weights:InContainers", "to_q.0", checks=("value.plain", "value.layer")),
     right("weights:Interleaved", "Wqkv (interleaved by head) Wo"),

@@ -17,8 +17,9 @@ CHAPTERS = (
 )  # fmt: skip
 # Modules of checks that are a kind of their own, whatever chapters their clauses are in.
 ACROSS = ("combined", "extremes", "graphs", "relations", "history", "training")
-# What these chapters ask is about autograd, or about what a call leaves behind: each sets its mode itself.
-OWN_MODE = ("gradient", "state", "determinism", "params", "refusal")
+# What these chapters ask is about autograd, or about what a call leaves behind, and sets its mode itself; or
+# it is no number, and code that writes to its inputs is told so elsewhere.
+OWN_MODE = ("shape", "gradient", "state", "determinism", "params", "refusal")
 
 
 @dataclass(frozen=True)

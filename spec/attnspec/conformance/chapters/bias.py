@@ -50,7 +50,8 @@ def check_with_mask(subject, case):
     "bias.gradient",
     Recipe(
         {
-            "bias": ("hqk", "bhqk", "qk", "h"),
+            "bias": ("hqk", "bhqk", "qk", "h", "bqk", "bk"),
+            "batch": (2, 3),
             "dtype": ("float32",),
             "causal": (False, True),
             "lengths": ((3, 4), (4, 4), (1, 2)),

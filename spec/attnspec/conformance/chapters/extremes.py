@@ -1,5 +1,7 @@
 """Chapter value, at the ends of what a dtype holds: extreme logits, other magnitudes, NaN."""
 
+import math
+
 import torch
 
 from ... import oracle
@@ -45,6 +47,34 @@ def check_wide_range(subject, case):
         _steep(case, level=-4096, spread=8192),
         what="logits far apart: the softmax loses the largest",
     )
+
+
+@check(
+    "value.wide_range",
+    Recipe(
+        {
+            "lengths": ((3, 150), (2, 300), (70, 140), (4, 9)),
+            "causal": (False, True),
+            "mask": (None, "random"),
+            "values": ("normal",),
+            "dtype": ("float32",),
+        }
+    ),
+    effort=0.6,
+)
+def check_small_weights(subject, case):
+    """Keys of small weight hold values as large: left out as negligible, they take half of the sum along."""
+    inputs = case.core_inputs()
+    drop = (9, 13, 17, 25)[case.seed % 4]
+    late = (torch.arange(case.kv_len) >= case.kv_len // 2)[:, None]
+    query, key = torch.zeros_like(inputs.query), torch.zeros_like(inputs.key)
+    query[..., 0] = 16.0
+    key[..., 0] = torch.where(late[:, 0], -drop * case.d_k**0.5 / 16.0, 0.0)
+    value = inputs.value * torch.where(late, math.exp(drop), 1.0)
+    judge.judge_core(
+        subject, inputs.replace(query=query, key=key, value=value),
+        what="keys of small weight are left out, though their values are large",
+    )  # fmt: skip
 
 
 @check("value.nan_visible", Recipe({"lengths": ((3, 4), (2, 5), (1, 1)), "causal": (False, True)}))

@@ -28,7 +28,7 @@ def check_value(subject, case):
     "window.value",
     Recipe(
         {
-            "window": ((2, 0), (1, 1), (3, -1), (300, 0), (0, 0)),
+            "window": ((2, 0), (-1, 2), (1, 1), (3, -1), (300, 0), (0, 0)),
             "lengths": ((3, 300), (5, 270), (280, 280), (2, 2100), (600, 600)),
             "dtype": ("float16", "bfloat16", "float32", "float64"),
             "batch": (1,),
