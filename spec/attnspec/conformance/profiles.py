@@ -29,7 +29,7 @@ PROFILES: dict[str, Profile] = {
     for p in (
         # Drawing one random case for each check would take quick a seventh of its time.
         Profile("quick", rows=7, random=0, seconds=1.5, shrink=60),
-        Profile("default", rows=20, random=12, seconds=8.0, shrink=150),
+        Profile("default", rows=17, random=9, seconds=8.0, shrink=150),
         Profile("thorough", rows=90, random=300, seconds=120.0, shrink=500),
     )
 }
