@@ -86,3 +86,13 @@ def judge_gradients(subject: Any, inputs: CoreInputs, upstream: Tensor, found: M
             allowed[name],
             what=f"the gradient of the {name} differs from the exact one",
         )
+
+
+def judge_case(subject: Any, case: Case) -> None:
+    """Hold the gradients of all that a case hands over, a bias too, against the oracle's."""
+    inputs = case.core_inputs()
+    require_alive(oracle.core(inputs).visible)
+    upstream = upstream_of(case, case.batch, case.heads, case.q_len, case.d_v)
+    names = (*INPUTS, "bias") if inputs.bias is not None else INPUTS
+    _, found = subject.gradients(inputs, upstream, wrt=names)
+    judge_gradients(subject, inputs, upstream, found)

@@ -7,7 +7,7 @@ from ... import oracle
 from .. import judge
 from ..check import check
 from ..failures import NotApplicable
-from ..judge_gradient import INPUTS, judge_gradients, require_alive, upstream_of
+from ..judge_gradient import INPUTS, judge_case, judge_gradients, require_alive, upstream_of
 from ..recipes import BIAS_AXES, GENERAL, MASK_AXES, SCALES, WINDOWS, Recipe
 from ..tensors import ALIVE
 from .mask import DEAD, check_dead_gradient, check_dead_row
@@ -122,12 +122,7 @@ BACK = {
 @check("gradient.combined", Recipe(BACK), effort=1.2)
 def check_gradients(subject, case):
     """On the way back, beyond one block."""
-    inputs = case.core_inputs()
-    require_alive(oracle.core(inputs).visible)
-    upstream = upstream_of(case, case.batch, case.heads, case.q_len, case.d_v)
-    names = (*INPUTS, "bias") if inputs.bias is not None else INPUTS
-    _, found = subject.gradients(inputs, upstream, wrt=names)
-    judge_gradients(subject, inputs, upstream, found)
+    judge_case(subject, case)
 
 
 # Over more queries torch's own CPU kernel stores what 32 of them add to a gradient in the half dtype, and

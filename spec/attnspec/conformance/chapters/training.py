@@ -14,6 +14,7 @@ from ..inexact import partials
 from ..judge_gradient import (
     INPUTS,
     gradients_of,
+    judge_case,
     judge_gradients,
     judge_layer_gradients,
     layer_expected,
@@ -56,12 +57,7 @@ WIDER = 4
 )
 def check_combined(subject, case):
     """Options meet each other, and every dtype, on the way back too."""
-    inputs = case.core_inputs()
-    require_alive(oracle.core(inputs).visible)
-    upstream = upstream_of(case, case.batch, case.heads, case.q_len, case.d_v)
-    names = (*INPUTS, "bias") if inputs.bias is not None else INPUTS
-    _, found = subject.gradients(inputs, upstream, wrt=names)
-    judge_gradients(subject, inputs, upstream, found)
+    judge_case(subject, case)
 
 
 @check(

@@ -2,11 +2,10 @@
 
 import torch
 
-from ... import oracle
 from .. import judge
 from ..check import check
 from ..failures import Violation
-from ..judge_gradient import INPUTS, judge_gradients, require_alive, upstream_of
+from ..judge_gradient import judge_case
 from ..recipes import WINDOWS, Recipe
 from ..tensors import ALIVE
 
@@ -61,11 +60,7 @@ def check_far(subject, case):
 )
 def check_gradient(subject, case):
     """On the way back the window is the same, beyond one block too."""
-    inputs = case.core_inputs()
-    require_alive(oracle.core(inputs).visible)
-    upstream = upstream_of(case, case.batch, case.heads, case.q_len, case.d_v)
-    _, found = subject.gradients(inputs, upstream, wrt=INPUTS)
-    judge_gradients(subject, inputs, upstream, found)
+    judge_case(subject, case)
 
 
 @check(
